@@ -1,0 +1,1 @@
+"""Federated semi-supervised learning."""
