@@ -1,0 +1,48 @@
+"""A data set as one value: all its images in memory, and how to look at them."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedglean.data.partition import Split
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of pixels in 0..1, exact: counted, not summed.
+
+    A channel without any contrast gets standard deviation 1, so that normalising never divides by zero.
+    """
+    grey = torch.arange(256, dtype=torch.float64) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        share = torch.bincount(images[:, channel].reshape(-1), minlength=256).double()
+        share = share / share.sum()
+        mean = float(share @ grey)
+        means.append(mean)
+        deviations.append(math.sqrt(float(share @ (grey - mean) ** 2)) or 1.0)
+    return tuple(means), tuple(deviations)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images N x C x H x W in uint8 with int64 labels; -1 is a label that nobody knows (a user's unlabelled image).
+
+    `mean` and `std` are of pixels in 0..1. `flip` and `pad` say what a weak view may do: a horizontal flip, a crop
+    after reflecting so many pixels. `given` is who holds what where the user's own folders say it; published sets leave
+    that to a partition. `complete` is False when only a part of a published set is on disk.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    flip: bool
+    pad: int
+    given: Split | None = None
+    complete: bool = True

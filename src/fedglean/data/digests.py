@@ -1,0 +1,54 @@
+"""Checksums of the published images, whatever layout they come in.
+
+A SHA-256 covers the decoded arrays of one part: pixels N x H x W x C, then labels, then positions in the published
+split, both as little-endian int64. SVHN's `.mat` files are the exception, with the MD5 of the file: the compact
+form cuts the digits out of the full pictures by a recovered rule, which is not proved to give every last grey level
+of the published ones.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+Digests = Mapping[str, str]
+
+DIGESTS: Mapping[str, Digests] = MappingProxyType(
+    {
+        "mnist": {
+            "train": "36ff05636c53c89ddd2d7f4539e1717d5c749dd96ea5fb04fa0d58eabd059c29",
+            "test": "2867e12bad6113c46b971a89796a9eb5baf9b514d0ffcc3b2095210f4d640014",
+        },
+        "fashion-mnist": {
+            "train": "6d622863ac2c3a6c5b4b3aa3d351ae763d18f6b6131b57cecf9f1f94780b9905",
+            "test": "8cfb46765774cf29aaacac5f6ce39b6c59479c0007048315a89e1e739ea9ec1e",
+        },
+        "cifar10": {
+            "train_0": "3fc158974b81bee6f520e3e069e67d5906b88f83307eb05360f02a1600e80226",
+            "train_1": "91a82534f06989d9cd492e3eac9466daa8c2459b5aaafefac92d30edf6a8ca1f",
+            "train_2": "6a1cb8c60cddf865d224dd11a1ae37e4dc922e81bf74b950bc6c92323b9c4179",
+            "train_3": "e984f9172d7b3cce2f7708e978759d016730864194ab5b15fef53d876ec4aef7",
+            "train_4": "fbaf44fb3de0d4662ac75241ff1e3633a4038b84a1f89d6e34a10a08deb84ba7",
+            "test_0": "7725a4d1489c3bf89326b2fd1f307e1461d6a97b3af409599ae41cbf708b3a41",
+        },
+        "cifar100": {
+            "train_0": "b54e3652d2d4b413ceec4e01f1b601055a3c6127a01402e564b1dfb624fc667e",
+            "train_1": "3a5ebb14531d8c423e18e6fe0b0144982b550347cabb5a640055826a2fd622ed",
+            "train_2": "6d35266db126ab0fa6afc6a3f18fc4d394d219407fcece54e77267ae43ed26e2",
+            "train_3": "037e605f2066ad5cdb68afd0d0074e1c7b911c910a6e3c1ae37bdbedee75035f",
+            "train_4": "68da737c87ce0e29bce6619d377c1170167e3b87364735e6f8287a21eaa42e87",
+            "train_5": "f1405324ffc715fa670ecf459693d8d9c1eee354ce9ce8e078ac8dbb3e156cab",
+            "train_6": "a92fa8963df3286ab056ea16228a378505aadb8ef32cc969bbd6a56181f69393",
+            "train_7": "2ba5087dfe65604336236b9dc490053bce6793bb5fee7cf4839ff3a653a9a823",
+            "train_8": "84fb852577513b32520d62b0d57b646d2618648b2ed9b3a6c8a270e5ffcf51b5",
+            "train_9": "ceb62c9e184522040fbc2ba01a96f45a5f0fb91839f4a6bd50475d9fc9b6c4b2",
+            "test_0": "fe6953f50a0f5872ac260ced8731c89a96bc77967c929ad517701e41db9fc699",
+            "test_1": "ff1652a3c5468085a2a9df30a0c440b423f9b3438fb71f9378b3630a4072e4cb",
+        },
+        "svhn": {
+            "train_a": "d3092b283497466f292841e2bdecab281698eb17e31013250b930cf2f00cc226",
+            "train_b": "452d77f20c9bb477bdf7341e56634a5903ad9bbaed992b9d54b62d173c375b07",
+            "test": "739a1685a122e0df82b9e1dfc03404466533f7f81a55bf975062d443ee428c20",
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+        },
+    }
+)

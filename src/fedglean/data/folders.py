@@ -1,0 +1,186 @@
+"""A user's own images in folders.
+
+    root/hub/CLASS/...               labelled at the hub; the folders' names are the classes
+    root/clients/NAME/...            a client's unlabelled images, at any depth
+    root/clients/NAME/CLASS/...      a client's labelled images
+    root/clients/NAME/unlabelled/... never labelled, whatever the folders below are called
+    root/test/CLASS/...              the test set; without it a fraction of the hub's images is held out
+
+Without a hub, every folder directly below a client is a class but `unlabelled`. With one, a client's folder that is
+no class is just a folder, unless it lies next to folders that are: then it is taken for a misspelt class and
+refused. Names that begin with a dot and files that are no images are passed over.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedglean.data.dataset import Dataset
+from fedglean.data.own import HUB, UNKNOWN, Collected, federated
+from fedglean.errors import ConfigError, DataError
+from fedglean.randomness import key, uniform
+
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+_UNLABELLED = "unlabelled"
+_GREY = frozenset({"1", "L", "LA"})
+_COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    label: int
+    owner: int = HUB
+
+
+def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
+    """The federation that `root` describes."""
+    if not root.is_dir():
+        raise DataError(f"{root} is no folder; expected one with hub/CLASS, clients/NAME and perhaps test/CLASS in it")
+    clients = _subfolders(root / "clients")
+    classes = _classes(root, clients)
+    hub = list(_labelled(root / "hub", classes))
+    if (root / "test").is_dir():
+        test = list(_labelled(root / "test", classes))
+    else:
+        hub, test = _hold_out(root, hub, classes, test_fraction)
+    train = hub + [file for number, client in enumerate(clients) for file in _held(client, number, classes)]
+    if not train or not test:
+        raise DataError(
+            f"{root} has no {'training' if test else 'test'} images; expected hub/CLASS, clients/NAME, test/CLASS"
+        )
+    images = _pixels([*train, *test])
+    return federated(
+        "folder",
+        Collected(
+            source=root,
+            classes=classes,
+            clients=tuple(client.name for client in clients),
+            images=images[: len(train)],
+            labels=np.array([file.label for file in train], dtype=np.int64),
+            owners=np.array([file.owner for file in train], dtype=np.int64),
+            test_images=images[len(train) :],
+            test_labels=np.array([file.label for file in test], dtype=np.int64),
+        ),
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """The folders directly below, by name; an image beside them belongs to nobody."""
+    if not folder.is_dir():
+        return []
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for path in inside:
+        if path.is_file() and path.suffix.lower() in _SUFFIXES:
+            raise DataError(f"{path} lies outside of any folder; move it into a folder of {folder}")
+    return [path for path in inside if path.is_dir()]
+
+
+def _files(folder: Path) -> list[Path]:
+    """All images below, by path."""
+    below = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    return sorted(path for path in below if not any(name.startswith(".") for name in path.relative_to(folder).parts))
+
+
+def _classes(root: Path, clients: list[Path]) -> tuple[str, ...]:
+    at_hub = [folder.name for folder in _subfolders(root / "hub")]
+    if at_hub:
+        return tuple(at_hub)
+    at_clients = {path.name for client in clients for path in client.iterdir() if path.is_dir() and _files(path)}
+    named = sorted(name for name in at_clients if name != _UNLABELLED and not name.startswith("."))
+    if not named:
+        raise DataError(f"{root} has no labelled image anywhere; put some into hub/CLASS or clients/NAME/CLASS")
+    return tuple(named)
+
+
+def _labelled(folder: Path, classes: tuple[str, ...]) -> Iterator[_File]:
+    """The images of hub/ or test/, whose folders are classes and nothing else."""
+    for inside in _subfolders(folder):
+        if inside.name not in classes:
+            raise DataError(f"{inside} is no class of the training images; known: {', '.join(classes)}")
+        files = _files(inside)
+        if not files:
+            raise DataError(f"{inside} is empty; put images of the class into it or remove it")
+        yield from (_File(path, classes.index(inside.name)) for path in files)
+
+
+def _held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[_File]:
+    """A client's images: labelled where the folder directly below it is a class."""
+    folders = [path.name for path in client.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    strange = sorted(set(folders) - {*classes, _UNLABELLED})
+    if strange and set(folders) & set(classes):
+        raise DataError(
+            f"{client / strange[0]} lies next to class folders but is no class; rename it to one of "
+            f"{', '.join(classes)}, or move its images into '{_UNLABELLED}'"
+        )
+    for path in _files(client):
+        first, *rest = path.relative_to(client).parts
+        yield _File(path, classes.index(first) if rest and first in classes else UNKNOWN, number)
+
+
+def _hold_out(
+    root: Path, hub: list[_File], classes: tuple[str, ...], fraction: float
+) -> tuple[list[_File], list[_File]]:
+    """Part of every class by the hash of each file's own name, so that a new file moves no other one.
+
+    In a class so small that chance would leave one side empty, the first or last by hash changes sides.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(
+            f"the fraction held out for testing is {fraction}; expected a number between 0 and 1, such as 0.2"
+        )
+    if not hub:
+        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, so nothing can be tested; add test/CLASS")
+    test: set[_File] = set()
+    for label, name in enumerate(classes):
+        chance = {file: _chance(file.path, root / "hub") for file in hub if file.label == label}
+        ranked = sorted(chance, key=lambda file: (chance[file], file.path))
+        if len(ranked) < 2:
+            raise DataError(
+                f"{root / 'hub' / name} has a single image, too few to hold one out; add more, or add test/CLASS"
+            )
+        below = sum(value < fraction for value in chance.values())
+        test.update(ranked[: min(max(below, 1), len(ranked) - 1)])
+    return [file for file in hub if file not in test], [file for file in hub if file in test]
+
+
+def _chance(path: Path, folder: Path) -> float:
+    return float(uniform(key(0, "held out", path.relative_to(folder).as_posix()), (1,)))
+
+
+def _pixels(files: list[_File]) -> NDArray[np.uint8]:
+    """All images N x C x H x W; the first one sets size and channels for the rest."""
+    first = _decode(files[0].path)
+    images = np.empty((len(files), *first.shape), np.uint8)
+    for number, file in enumerate(files):
+        image = _decode(file.path)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{file.path} is {_described(image)} but {files[0].path} is {_described(first)}; bring all images "
+                "to one size and one kind"
+            )
+        images[number] = image
+    return images
+
+
+def _described(image: NDArray[np.uint8]) -> str:
+    channels, height, width = image.shape
+    return f"{width} x {height} pixels in {'grey' if channels == 1 else 'colour'}"
+
+
+def _decode(path: Path) -> NDArray[np.uint8]:
+    """C x H x W, upright as its camera meant it, without transparency."""
+    try:
+        with Image.open(path) as file:
+            mode = file.mode
+            kind = "L" if mode in _GREY else "RGB" if mode in _COLOUR else ""
+            image = np.asarray(ImageOps.exif_transpose(file).convert(kind)) if kind else None
+    except Exception as error:  # Pillow's parsers raise whatever they trip over
+        raise DataError(f"{path} is no readable image ({error}); replace or remove it") from error
+    if image is None:
+        raise DataError(f"{path} has pixels of kind '{mode}'; save it with 8 bits a channel, grey or colour")
+    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)

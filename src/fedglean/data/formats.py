@@ -1,0 +1,222 @@
+"""Decoders of the published files: idx, CIFAR's pickles and records, SVHN's `.mat`.
+
+A decoder takes the files of one layout by name and yields `Part`s, the units whose checksums are known. The compact
+form has a file of its own, `compact.py`.
+"""
+
+import gzip
+import hashlib
+import math
+import pickle
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedglean.errors import DataError
+
+Pixels = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Files = Mapping[str, Path]
+
+_BATCHES = {**{f"data_batch_{i + 1}": f"train_{i}" for i in range(5)}, "test_batch": "test_0"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images N x H x W x C with their positions in the split; a given `checksum` stands in for that of the pixels."""
+
+    name: str
+    images: Pixels
+    labels: Integers
+    positions: Integers
+    source: Path
+    checksum: str = ""
+
+
+def digest(part: Part) -> str:
+    """SHA-256 of pixels, labels and positions, the same for every layout."""
+    if part.checksum:
+        return part.checksum
+    total = hashlib.sha256(np.ascontiguousarray(part.images).data)
+    total.update(part.labels.astype("<i8").tobytes())
+    total.update(part.positions.astype("<i8").tobytes())
+    return total.hexdigest()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns whatever a parser trips over in foreign bytes into one sentence that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"cannot read {path} ({reason}); it seems damaged, so fetch it again") from error
+
+
+def read_idx(path: Path) -> Pixels:
+    """An idx file of bytes, gzipped or not: two zeros, type 8, number of axes, big-endian sizes, values."""
+    with reading(path):
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if raw[:3] != b"\x00\x00\x08":
+            raise ValueError("not an idx file of bytes")
+        axes = raw[3]
+        shape = [int(size) for size in np.frombuffer(raw, ">i4", axes, 4)]
+        if len(raw) != 4 + 4 * axes + math.prod(shape):
+            raise ValueError(f"{len(raw)} bytes do not hold an array of {shape}")
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def idx_parts(files: Files) -> Iterator[Part]:
+    """(Fashion-)MNIST's four files as two parts."""
+    for split, stem in (("train", "train"), ("test", "t10k")):
+        path = files[f"{stem}-images-idx3-ubyte"]
+        images, labels = read_idx(path), read_idx(files[f"{stem}-labels-idx1-ubyte"])
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise DataError(
+                f"{path} holds {images.shape} images for {labels.shape} labels; expected one label an image"
+            )
+        yield Part(split, images[..., None], labels.astype(np.int64), np.arange(len(labels)), path)
+
+
+def members(files: Files, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path, bytes]]:
+    """Name, file and bytes of each wanted member, from a folder or out of the one archive there is."""
+    for name, path in files.items():
+        if not name.endswith(".tar.gz"):
+            with reading(path):
+                raw = path.read_bytes()
+            yield name, path, raw
+            continue
+        with reading(path), tarfile.open(path) as archive:
+            for entry in archive:
+                member = archive.extractfile(entry) if Path(entry.name).name in wanted else None
+                if member is not None:
+                    yield Path(entry.name).name, path, member.read()
+
+
+def cifar10_pickles(files: Files) -> Iterator[Part]:
+    """`cifar-10-batches-py`: one pickle a batch."""
+    for name, path, raw in members(files, tuple(_BATCHES)):
+        images, labels = read_pickle(raw, path, "labels")
+        yield _batch(_BATCHES[name], images, labels, path)
+
+
+def cifar10_records(files: Files) -> Iterator[Part]:
+    """`cifar-10-batches-bin`: a byte of label, then the pixels, image by image."""
+    for name, path, raw in members(files, tuple(f"{batch}.bin" for batch in _BATCHES)):
+        images, labels = read_records(raw, path, label_bytes=1)
+        yield _batch(_BATCHES[name.removesuffix(".bin")], images, labels, path)
+
+
+def cifar100_pickles(files: Files) -> Iterator[Part]:
+    """`cifar-100-python`: one pickle a split; the fine labels count."""
+    for split, path, raw in members(files, ("train", "test")):
+        images, labels = read_pickle(raw, path, "fine_labels")
+        yield from _runs(split, images, labels, path)
+
+
+def cifar100_records(files: Files) -> Iterator[Part]:
+    """`cifar-100-binary`: coarse label, fine label, pixels."""
+    for name, path, raw in members(files, ("train.bin", "test.bin")):
+        images, labels = read_records(raw, path, label_bytes=2)
+        yield from _runs(name.removesuffix(".bin"), images, labels, path)
+
+
+def read_pickle(raw: bytes, path: Path, labels: str) -> tuple[Pixels, Integers]:
+    """Pixels and labels of one CIFAR pickle, without running anything the file may name."""
+    with reading(path):
+        content = _PixelUnpickler(BytesIO(raw), encoding="latin1").load()
+        return _planes(np.asarray(content["data"], dtype=np.uint8)), np.asarray(content[labels], dtype=np.int64)
+
+
+def read_records(raw: bytes, path: Path, label_bytes: int) -> tuple[Pixels, Integers]:
+    """Pixels and the last label byte of each fixed-size record."""
+    with reading(path):
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, label_bytes + 3072)
+        return _planes(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
+
+
+def class_ranks(labels: Integers) -> Integers:
+    """How many images of the same class come before each image."""
+    order = np.argsort(labels, kind="stable")
+    first = np.searchsorted(labels[order], labels[order])
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(labels)) - first
+    return ranks
+
+
+def cifar100_numbers(split: str, labels: Integers) -> Integers:
+    """The part each CIFAR-100 image belongs to: runs of 50 a class in train, of 40 and 60 in test."""
+    ranks = class_ranks(labels)
+    return ranks // 50 if split == "train" else (ranks >= 40).astype(np.int64)
+
+
+def svhn_mats(files: Files) -> Iterator[Part]:
+    """`train_32x32.mat` and `test_32x32.mat`: images along the last axis, the digit 0 written as 10."""
+    from scipy.io import loadmat
+
+    for name, path in files.items():
+        with reading(path):
+            with path.open("rb") as file:
+                checksum = hashlib.file_digest(file, "md5").hexdigest()
+            content = loadmat(path)
+            images, labels = content["X"].transpose(3, 0, 1, 2), content["y"].reshape(-1).astype(np.int64) % 10
+            yield Part(name, images, labels, np.arange(len(labels)), path, checksum)
+
+
+def _planes(rows: Pixels) -> Pixels:
+    """CIFAR writes the red plane, the green, the blue; here colour comes last."""
+    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def _batch(name: str, images: Pixels, labels: Integers, path: Path) -> Part:
+    start = 10_000 * int(name[-1])
+    return Part(name, images, labels, start + np.arange(len(labels)), path)
+
+
+def _runs(split: str, images: Pixels, labels: Integers, path: Path) -> Iterator[Part]:
+    numbers = cifar100_numbers(split, labels)
+    for number in np.unique(numbers):
+        at = np.flatnonzero(numbers == number)
+        yield Part(f"{split}_{number}", images[at], labels[at], at, path)
+
+
+def _dtype(code: str, *flags: int) -> np.dtype[np.uint8]:
+    """Bytes and no other type. The flags are dropped: numpy of today warns at the integers that numpy of 2009 wrote."""
+    if code != "u1":
+        raise DataError(f"a CIFAR batch holds numbers of type '{code}'; expected bytes, so fetch it again")
+    return np.dtype(np.uint8, copy=True)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes in an old pickle; no other codec is let in."""
+    if encoding != "latin1":
+        raise DataError(f"a CIFAR batch asks for the codec '{encoding}'; only pixels and labels are read from it")
+    return text.encode("latin1")
+
+
+_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
+_ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _PixelUnpickler(pickle.Unpickler):
+    """Builds arrays and plain containers and nothing else: a pickle from the net may name any function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise DataError(f"a CIFAR batch names {module}.{name}, which no published one does; fetch it again")
+        return _ALLOWED[module, name]

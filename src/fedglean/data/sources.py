@@ -1,0 +1,138 @@
+"""Data sets by name: scikit-learn's digits, published sets from disk, a user's own images.
+
+Nothing is downloaded. What is read of a published set is compared with known checksums, whatever layout it came in,
+so that two people who name the same set train on the same pixels.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedglean.data.arrays import from_npz
+from fedglean.data.cache import Tensors, cached
+from fedglean.data.catalogue import PUBLISHED, Published
+from fedglean.data.dataset import Dataset, channel_statistics
+from fedglean.data.folders import from_folder
+from fedglean.data.formats import Part, digest
+from fedglean.data.layouts import Found, find, places
+from fedglean.errors import ConfigError, DataError, unknown
+from fedglean.randomness import key, order
+
+__all__ = ["NAMES", "PUBLISHED", "Dataset", "Published", "load", "load_published"]
+
+NAMES = ("digits", *PUBLISHED, "folder", "npz")
+
+
+def load(name: str, root: Path | None = None, allow_partial: bool = False, test_fraction: float = 0.2) -> Dataset:
+    """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need none).
+
+    `allow_partial` accepts a published set of which only some parts are on disk; `test_fraction` is what is held out
+    of a user's folder that has no test set.
+    """
+    if name not in NAMES:
+        raise unknown("data set", name, NAMES)
+    if name == "digits":
+        return _digits()
+    if root is None:
+        raise ConfigError(
+            f"the data set '{name}' is read from disk; say where it lies, or take 'digits', which is built in"
+        )
+    if name == "folder":
+        return from_folder(Path(root), test_fraction)
+    if name == "npz":
+        return from_npz(Path(root))
+    return load_published(PUBLISHED[name], Path(root), allow_partial)
+
+
+def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:
+    """Find, decode and check one published set."""
+    found = _found(known, root)
+    decode = partial(_decode, known, found)
+    tensors = cached(known.name, found.files.values(), decode) if found.layout.slow else decode()
+    complete = _complete(known, tensors, root, allow_partial)
+    return Dataset(
+        name=known.name,
+        classes=known.classes,
+        train_images=tensors["train_images"],
+        train_labels=tensors["train_labels"],
+        test_images=tensors["test_images"],
+        test_labels=tensors["test_labels"],
+        mean=known.mean,
+        std=known.std,
+        flip=known.flip,
+        pad=known.pad,
+        complete=complete,
+    )
+
+
+def _found(known: Published, root: Path) -> Found:
+    found = find(known.layouts, root)
+    if found is None:
+        where = places(known.layouts)
+        raise DataError(f"there is no {known.name} in {root}; get it with {known.fetch}. Looked for {where}")
+    if found.missing:
+        raise DataError(f"{known.name} is not whole: {found.missing[0]} is missing; get it with {known.fetch}")
+    return found
+
+
+def _decode(known: Published, found: Found) -> Tensors:
+    parts = list(found.layout.read(found.files))
+    for part in parts:
+        if digest(part) != known.digests.get(part.name):
+            raise DataError(
+                f"{part.source} does not hold the published images or labels of {known.name} (part '{part.name}' has "
+                f"another checksum); fetch it again with {known.fetch}"
+            )
+    tensors: dict[str, Tensor] = {}
+    for split in ("train", "test"):
+        tensors |= _joined(split, [part for part in parts if part.name.startswith(split)])
+    return tensors
+
+
+def _joined(split: str, parts: Iterable[Part]) -> Tensors:
+    """The parts of one split in published order, colour first."""
+    ordered = sorted(parts, key=lambda part: part.name)
+    if not ordered:
+        empty = torch.zeros(0, dtype=torch.int64)
+        return {f"{split}_images": torch.zeros(0, 0, 0, 0, dtype=torch.uint8), f"{split}_labels": empty}
+    places = np.argsort(np.concatenate([part.positions for part in ordered]), kind="stable")
+    images = np.concatenate([part.images for part in ordered]).transpose(0, 3, 1, 2)[places]
+    labels = np.concatenate([part.labels for part in ordered])[places]
+    return {
+        f"{split}_images": torch.from_numpy(np.ascontiguousarray(images)),
+        f"{split}_labels": torch.from_numpy(labels.astype(np.int64)),
+    }
+
+
+def _complete(known: Published, tensors: Tensors, root: Path, allow_partial: bool) -> bool:
+    have = len(tensors["train_labels"]), len(tensors["test_labels"])
+    if have == known.sizes:
+        return True
+    count = f"{have[0]} of {known.sizes[0]} training and {have[1]} of {known.sizes[1]} test images"
+    if 0 in have:
+        raise DataError(f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}")
+    if not allow_partial:
+        raise DataError(
+            f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}, or go on with these by "
+            "--allow-partial"
+        )
+    return False
+
+
+def _digits() -> Dataset:
+    """scikit-learn's 1797 digits of 8 x 8, the one set that needs no file; 17 grey levels are spread over 0..255."""
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    images = torch.from_numpy((raw.images.astype(np.int64) * 255 + 8) // 16).to(torch.uint8)[:, None]
+    labels = torch.from_numpy(raw.target.astype(np.int64))
+    shuffled = order(key(0, "digits", "split"), len(labels))
+    train, test = shuffled[:1437], shuffled[1437:]
+    mean, std = channel_statistics(images[train])
+    return Dataset(
+        "digits", tuple("0123456789"), images[train], labels[train], images[test], labels[test], mean, std, False, 1
+    )

@@ -1,0 +1,334 @@
+"""A user's own images: who holds what follows from folders or arrays, and what makes no sense is refused by name."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedglean.data.folders import _chance, _File, _hold_out
+from fedglean.data.sources import Dataset, load
+from fedglean.errors import ConfigError, DataError
+
+
+def paint(path: Path, grey: int, size: tuple[int, int] = (16, 16), mode: str = "L") -> None:
+    """An image of one grey level, which tells it apart in what is loaded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, grey if mode == "L" else (grey, grey // 2, 255 - grey)).save(path)
+
+
+def grey_levels(images: torch.Tensor) -> list[int]:
+    assert bool((images == images[:, :1, :1, :1]).all())
+    return images[:, 0, 0, 0].tolist()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Cats and dogs at the hub, one unlabelled client, one with both, a test set."""
+    for number in range(3):
+        paint(tmp_path / "hub" / "cat" / f"{number}.png", 10 + number)
+        paint(tmp_path / "hub" / "dog" / f"{number}.png", 20 + number)
+        paint(tmp_path / "clients" / "north" / "2024" / f"{number}.png", 30 + number)
+        paint(tmp_path / "clients" / "south" / "dog" / f"{number}.png", 40 + number)
+        paint(tmp_path / "clients" / "south" / "unlabelled" / "cat" / f"{number}.png", 50 + number)
+    paint(tmp_path / "clients" / "north" / "loose.png", 33)
+    paint(tmp_path / "test" / "cat" / "a.png", 60)
+    paint(tmp_path / "test" / "dog" / "a.png", 70)
+    return tmp_path
+
+
+def refused(root: Path, sentence: str, name: str = "folder") -> None:
+    with pytest.raises(DataError, match=sentence) as caught:
+        load(name, root)
+    assert "\n" not in str(caught.value)
+
+
+def held(dataset: Dataset, indices: torch.Tensor) -> tuple[list[int], list[int]]:
+    return grey_levels(dataset.train_images[indices]), dataset.train_labels[indices].tolist()
+
+
+def test_folders_say_who_holds_what(root: Path) -> None:
+    dataset = load("folder", root)
+    split = dataset.given
+    assert split is not None
+    assert dataset.classes == ("cat", "dog") and split.names == ("north", "south")
+    assert held(dataset, split.hub) == ([10, 11, 12, 20, 21, 22], [0, 0, 0, 1, 1, 1])
+    assert held(dataset, split.labelled[0]) == ([], [])
+    assert held(dataset, split.unlabelled[0]) == ([30, 31, 32, 33], [-1] * 4)
+    assert held(dataset, split.labelled[1]) == ([40, 41, 42], [1, 1, 1])
+    assert held(dataset, split.unlabelled[1]) == ([50, 51, 52], [-1] * 3)
+    assert grey_levels(dataset.test_images) == [60, 70] and dataset.test_labels.tolist() == [0, 1]
+
+
+def test_every_training_image_has_exactly_one_holder(root: Path) -> None:
+    dataset = load("folder", root)
+    assert dataset.given is not None
+    everything = torch.cat([dataset.given.hub, *dataset.given.labelled, *dataset.given.unlabelled])
+    assert everything.sort().values.tolist() == list(range(len(dataset.train_labels)))
+    assert everything.dtype == torch.int64
+
+
+def test_statistics_come_from_the_training_images(root: Path) -> None:
+    dataset = load("folder", root)
+    values = dataset.train_images.double() / 255
+    assert dataset.mean == pytest.approx([float(values.mean())]) and dataset.pad == 2 and not dataset.flip
+    assert dataset.std == pytest.approx([float(values.std(correction=0))])
+
+
+@pytest.mark.parametrize("suffix", ["png", "PNG", "bmp", "webp", "jpg", "jpeg"])
+def test_colour_images_of_every_kind_are_read(suffix: str, tmp_path: Path) -> None:
+    for place in ("hub/a", "clients/x", "test/a"):
+        paint(tmp_path / place / f"i.{suffix}", 100, mode="RGB")
+    dataset = load("folder", tmp_path)
+    assert dataset.train_images.shape == (2, 3, 16, 16)
+    assert dataset.train_images[0, :, 3, 3].tolist() == pytest.approx([100, 50, 155], abs=4)
+
+
+def test_other_files_and_hidden_ones_are_passed_over(root: Path) -> None:
+    before = len(load("folder", root).train_labels)
+    (root / "hub" / "cat" / "notes.txt").write_text("not an image")
+    (root / "clients" / "north" / ".thumbnails").mkdir()
+    paint(root / "clients" / "north" / ".thumbnails" / "0.png", 1)
+    paint(root / "hub" / "cat" / ".0.png", 1)
+    assert len(load("folder", root).train_labels) == before
+
+
+def test_without_a_hub_the_clients_folders_are_the_classes(root: Path) -> None:
+    for folder in ("hub", "clients/north/2024", "test/cat"):
+        shutil.rmtree(root / folder)
+    dataset = load("folder", root)
+    assert dataset.given is not None
+    assert dataset.classes == ("dog",) and len(dataset.given.hub) == 0 and len(dataset.given.labelled[1]) == 3
+
+
+def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path) -> None:
+    for number in range(40):
+        paint(tmp_path / "hub" / "cat" / f"{number}.png", number)
+        paint(tmp_path / "hub" / "dog" / f"{number}.png", 100 + number)
+    paint(tmp_path / "clients" / "x" / "0.png", 200)
+    dataset = load("folder", tmp_path, test_fraction=0.3)
+    assert dataset.given is not None
+    test, train = set(grey_levels(dataset.test_images)), set(held(dataset, dataset.given.hub)[0])
+    assert not test & train and len(test | train) == 80
+    assert 12 <= len(test) <= 36 and set(dataset.test_labels.tolist()) == {0, 1}
+    for number in range(40, 45):
+        paint(tmp_path / "hub" / "cat" / f"{number}.png", number)
+    grown = load("folder", tmp_path, test_fraction=0.3)
+    assert {level for level in grey_levels(grown.test_images) if not 40 <= level < 45} == test
+
+
+@given(fraction=st.floats(0.01, 0.99), sizes=st.lists(st.integers(2, 9), min_size=1, max_size=4))
+def test_every_class_keeps_an_image_on_both_sides(fraction: float, sizes: list[int]) -> None:
+    root = Path("root")
+    classes = tuple(f"class {number}" for number in range(len(sizes)))
+    hub = [_File(root / "hub" / classes[c] / f"{n}.png", c) for c, size in enumerate(sizes) for n in range(size)]
+    train, test = _hold_out(root, hub, classes, fraction)
+    assert sorted(train + test, key=hub.index) == hub
+    assert {file.label for file in train} == {file.label for file in test} == set(range(len(sizes)))
+
+
+def test_the_chance_to_be_held_out_is_uniform_over_names() -> None:
+    values = sorted(_chance(Path(f"hub/cat/{number}.png"), Path("hub")) for number in range(2000))
+    distance = max(abs(value - (rank + 0.5) / 2000) for rank, value in enumerate(values))
+    assert distance < 1.63 / 2000**0.5
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2])
+def test_a_senseless_fraction_is_refused(fraction: float, root: Path) -> None:
+    shutil.rmtree(root / "test")
+    with pytest.raises(ConfigError, match="expected a number between 0 and 1"):
+        load("folder", root, test_fraction=fraction)
+
+
+def test_a_class_of_one_image_cannot_be_held_out(tmp_path: Path) -> None:
+    paint(tmp_path / "hub" / "cat" / "only.png", 1)
+    paint(tmp_path / "clients" / "x" / "0.png", 2)
+    refused(tmp_path, "cat has a single image")
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "nowhere is no folder")
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, "no labelled image anywhere")
+
+
+def test_an_empty_class_folder_is_refused(root: Path) -> None:
+    (root / "hub" / "bird").mkdir()
+    refused(root, "bird is empty")
+
+
+@pytest.mark.parametrize("raw", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(40)])
+def test_a_corrupt_image_is_refused_by_name(raw: bytes, root: Path) -> None:
+    (root / "clients" / "north" / "bad.png").write_bytes(raw)
+    refused(root, "bad.png is no readable image")
+
+
+def test_a_truncated_image_is_refused_by_name(root: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16), dtype=np.uint8)
+    path = root / "clients" / "north" / "short.png"
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    refused(root, "short.png is no readable image")
+
+
+def test_images_of_mixed_sizes_are_refused_by_name(root: Path) -> None:
+    paint(root / "clients" / "north" / "wide.png", 1, size=(20, 16))
+    refused(root, r"wide.png is 20 x 16 pixels in grey but .*0.png is 16 x 16")
+
+
+def test_grey_and_colour_do_not_mix(root: Path) -> None:
+    paint(root / "test" / "dog" / "colour.png", 1, mode="RGB")
+    refused(root, r"colour.png is 16 x 16 pixels in colour but .* in grey")
+
+
+def test_deep_pixels_are_refused_by_name(root: Path) -> None:
+    Image.fromarray(np.zeros((16, 16), np.uint16)).save(root / "clients" / "north" / "deep.png")
+    refused(root, "deep.png has pixels of kind 'I;16'")
+
+
+def test_a_class_that_the_test_set_lacks_is_refused(root: Path) -> None:
+    shutil.rmtree(root / "test" / "dog")
+    refused(root, "lacks the class 'dog'")
+
+
+def test_a_test_class_that_nobody_knows_is_refused(root: Path) -> None:
+    paint(root / "test" / "bird" / "a.png", 1)
+    refused(root, "bird is no class of the training images; known: cat, dog")
+
+
+def test_no_labelled_image_anywhere_is_refused(tmp_path: Path) -> None:
+    paint(tmp_path / "clients" / "x" / "0.png", 1)
+    paint(tmp_path / "test" / "cat" / "0.png", 1)
+    refused(tmp_path, "no labelled image anywhere")
+
+
+def test_no_client_is_refused(tmp_path: Path) -> None:
+    for number in range(4):
+        paint(tmp_path / "hub" / "cat" / f"{number}.png", 1)
+    refused(tmp_path, "has no client")
+
+
+def test_a_client_without_images_is_refused_by_name(root: Path) -> None:
+    (root / "clients" / "empty").mkdir()
+    refused(root, "client 'empty' .* has no images")
+
+
+def test_an_image_outside_of_any_class_is_refused(root: Path) -> None:
+    paint(root / "hub" / "stray.png", 1)
+    refused(root, "stray.png lies outside of any folder")
+
+
+def test_a_folder_next_to_class_folders_is_taken_for_a_misspelt_class(root: Path) -> None:
+    paint(root / "clients" / "south" / "dgo" / "0.png", 1)
+    refused(root, "dgo lies next to class folders but is no class; rename it to one of cat, dog")
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """Two clients, one with a label, and every image of a grey level of its own."""
+
+    def images(*levels: int) -> np.ndarray:
+        return np.stack([np.full((16, 24), level, np.uint8) for level in levels])
+
+    return {
+        "hub_images": images(1, 2),
+        "hub_labels": np.array([0, 1]),
+        "client_images": images(11, 12, 13, 14),
+        "client_ids": np.array([7, 3, 7, 3]),
+        "client_labels": np.array([-1, 1, -1, -1], np.int8),
+        "test_images": images(21, 22),
+        "test_labels": np.array([0, 1], np.uint8),
+    }
+
+
+def saved(folder: Path, content: Mapping[str, np.ndarray]) -> Path:
+    np.savez(folder / "own.npz", **content)
+    return folder / "own.npz"
+
+
+def test_arrays_say_who_holds_what(tmp_path: Path) -> None:
+    dataset = load("npz", saved(tmp_path, arrays()))
+    split = dataset.given
+    assert split is not None
+    assert dataset.classes == ("0", "1") and split.names == ("3", "7") and dataset.pad == 2
+    assert held(dataset, split.hub) == ([1, 2], [0, 1])
+    assert held(dataset, split.labelled[0]) == ([12], [1]) and held(dataset, split.unlabelled[0]) == ([14], [-1])
+    assert held(dataset, split.labelled[1]) == ([], []) and held(dataset, split.unlabelled[1]) == ([11, 13], [-1, -1])
+    assert dataset.test_labels.dtype == torch.int64 and dataset.train_images.shape == (6, 1, 16, 24)
+
+
+def test_hub_and_client_labels_may_be_left_out_but_not_both(tmp_path: Path) -> None:
+    without_hub = {name: array for name, array in arrays().items() if not name.startswith("hub")}
+    dataset = load("npz", saved(tmp_path, without_hub))
+    assert dataset.given is not None and len(dataset.given.hub) == 0
+    unlabelled = {name: array for name, array in arrays().items() if name != "client_labels"}
+    assert load("npz", saved(tmp_path, unlabelled)).train_labels.tolist() == [0, 1, -1, -1, -1, -1]
+    nothing = {name: array for name, array in without_hub.items() if name != "client_labels"}
+    refused(saved(tmp_path, nothing), "no labelled image anywhere", "npz")
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_may_come_last_or_second(axis: int, channels: int, tmp_path: Path) -> None:
+    content = {
+        name: array if array.ndim == 1 else np.stack([array] * channels, axis) for name, array in arrays().items()
+    }
+    content["hub_images"] = content["hub_images"].copy()
+    content["hub_images"][0, 0, 0, 0] = 99
+    dataset = load("npz", saved(tmp_path, content))
+    assert dataset.train_images.shape == (6, channels, 16, 24) and int(dataset.train_images[0, 0, 0, 0]) == 99
+
+
+def test_class_names_are_taken_from_the_file(tmp_path: Path) -> None:
+    dataset = load("npz", saved(tmp_path, {**arrays(), "classes": np.array(["cat", "dog"])}))
+    assert dataset.classes == ("cat", "dog")
+
+
+MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "floats": ({"hub_images": np.zeros((2, 16, 24))}, "hub_images is float64; expected uint8"),
+    "axes": ({"hub_images": np.zeros((2, 16, 24, 5), np.uint8)}, r"hub_images has shape \(2, 16, 24, 5\)"),
+    "sizes": (
+        {"hub_images": np.zeros((2, 16, 16), np.uint8)},
+        "hub_images are 1 x 16 x 16 but test_images 1 x 16 x 24",
+    ),
+    "count": ({"hub_labels": np.array([0])}, "hub_labels is int64 of shape .* expected 2 integers"),
+    "fractions": ({"client_ids": np.array([0.0, 1, 1, 1])}, "client_ids is float64"),
+    "unknown at the hub": ({"hub_labels": np.array([0, -1])}, "hub_labels has the label -1; expected 0 or more"),
+    "below unknown": ({"client_labels": np.array([-2, 0, 0, 0])}, "client_labels has the label -2"),
+    "names": ({"classes": np.array(["cat"])}, "classes has 1 names but there is a label 1"),
+    "test": ({"test_labels": np.array([0, 0])}, "lacks the class '1'"),
+    "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot read .* without pickles"),
+    "clients": (
+        {
+            "client_images": np.zeros((0, 16, 24), np.uint8),
+            "client_ids": np.zeros(0, int),
+            "client_labels": np.zeros(0, int),
+        },
+        "has no client",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_arrays_is_told_in_one_sentence(mistake: str, tmp_path: Path) -> None:
+    wrong, sentence = MISTAKES[mistake]
+    refused(saved(tmp_path, {**arrays(), **wrong}), f"own.npz.*{sentence}|{sentence}", "npz")
+
+
+@pytest.mark.parametrize("name", ["client_images", "client_ids", "test_images", "test_labels", "hub_labels"])
+def test_a_missing_array_is_named(name: str, tmp_path: Path) -> None:
+    content = arrays()
+    del content[name]
+    refused(saved(tmp_path, content), f"no array '{name}'", "npz")
+
+
+def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.npz").write_bytes(b"PK\x03\x04 not really")
+    refused(tmp_path / "own.npz", "cannot read .*own.npz", "npz")
+    refused(tmp_path / "absent.npz", "cannot read .*absent.npz", "npz")
