@@ -1,0 +1,144 @@
+"""Who holds what, to look at: clients across, classes upwards, area for the number of images (HASSLE's Fig. 7).
+
+A bubble is two half discs: the left one counts labelled images and is dark, the right one unlabelled images and is
+pale. So a client with few labels shows a small dark half beside a large pale one. The hub stands apart on the left,
+with a scale of its own because it may hold a hundred times more. Many clients are broken into lines like text.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Wedge
+from numpy.typing import NDArray
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from fedglean.data.partition import Split
+
+Counts = NDArray[np.int64]
+
+LABELLED, UNLABELLED = "#1b4f8a", "#f2a65a"
+ROWS = 30
+DRAWN = 200
+
+
+def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: Path | str) -> None:
+    """Draw the split into a picture file; images without a known label are counted as 'unknown'."""
+    known, hidden = _counts(split, labels, len(classes))
+    rows = (*classes, "unknown") if (known + hidden)[:, -1].any() else classes
+    holders = list(range(0 if len(split.hub) else 1, min(len(known), DRAWN + 1)))
+    lines = _lines(holders, 40 if len(rows) <= 20 else 100)
+    cell = 0.36 if len(rows) <= 20 else 0.22
+    size = (1.5 + cell * (len(lines[0]) + 1), 0.4 + (0.6 + cell * len(rows)) * len(lines))
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, line in zip(figure.subplots(len(lines), squeeze=False)[:, 0], lines, strict=True):
+        _draw(axes, known, hidden, line)
+        _label(axes, _names(split), line, rows, columns=len(lines[0]))
+    _explain(figure.axes[0], figure.axes[-1], known, hidden)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+
+
+def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:
+    """One row a holder and a last line for all; of very many clients only the first are listed."""
+    known, hidden = _counts(split, labels, len(classes))
+    table = Table(title="who holds what", show_footer=False)
+    for heading in ("", "labelled", "unlabelled", "classes"):
+        table.add_column(heading, justify="left" if heading in ("", "classes") else "right")
+    names, first = _names(split), 0 if len(split.hub) else 1
+    for row in range(first, min(len(names), ROWS)):
+        largest = _largest(known[row] + hidden[row], classes)
+        table.add_row(escape(names[row]), str(known[row].sum()), str(hidden[row].sum()), largest)
+    if len(names) > ROWS:
+        table.add_row(f"and {len(names) - ROWS} more clients", str(known[ROWS:].sum()), str(hidden[ROWS:].sum()), "")
+    table.add_section()
+    table.add_row("all", str(known.sum()), str(hidden.sum()), _largest((known + hidden).sum(0), classes))
+    return table
+
+
+def _names(split: Split) -> list[str]:
+    clients = split.names or tuple(str(number) for number in range(len(split.labelled)))
+    return ["hub", *clients]
+
+
+def _counts(split: Split, labels: Tensor, classes: int) -> tuple[Counts, Counts]:
+    """Holders x classes, the hub first; the last column counts images without a known label."""
+    known = [_histogram(part, labels, classes) for part in (split.hub, *split.labelled)]
+    hidden = [_histogram(part, labels, classes) for part in (split.hub[:0], *split.unlabelled)]
+    return np.stack(known), np.stack(hidden)
+
+
+def _histogram(images: Tensor, labels: Tensor, classes: int) -> Counts:
+    kinds = labels[images].cpu()
+    counts: Counts = torch.bincount(torch.where(kinds < 0, classes, kinds), minlength=classes + 1).numpy()
+    return counts
+
+
+def _largest(counts: Counts, classes: tuple[str, ...], shown: int = 3) -> str:
+    """How many classes there are, and the largest ones by name."""
+    names = (*classes, "unknown")
+    order = [int(kind) for kind in np.argsort(-counts, kind="stable") if counts[kind]]
+    if not order:
+        return "-"
+    head = ", ".join(f"{escape(names[kind])} {counts[kind]}" for kind in order[:shown])
+    return f"{len(order)}: {head}" + (", ..." if len(order) > shown else "")
+
+
+def _lines(holders: list[int], longest: int) -> list[list[int]]:
+    """Holders in as few lines as there must be, about equally long."""
+    count = max(1, -(-len(holders) // longest))
+    return [part.tolist() for part in np.array_split(np.array(holders, np.int64), count)]
+
+
+def _draw(axes: Axes, known: Counts, hidden: Counts, line: list[int]) -> None:
+    clients = max(known[1:].max(initial=1), hidden[1:].max(initial=1))
+    for side, counts, colour in ((90, known, LABELLED), (270, hidden, UNLABELLED)):
+        halves = []
+        for holder, kind in ((h, k) for h in line for k in np.flatnonzero(counts[h])):
+            share = counts[holder, kind] / (clients if holder else known[0].max())
+            place = (_place(holder, line), float(kind))
+            halves.append(Wedge(place, 0.5 * max(0.1, float(np.sqrt(share))), side, side + 180))
+        axes.add_collection(PatchCollection(halves, facecolor=colour, edgecolor="white", linewidth=0.3))
+
+
+def _place(holder: int, line: list[int]) -> float:
+    """The hub stands half a column away from the first client."""
+    return holder - line[0] + (0.5 if holder and not line[0] else 0.0)
+
+
+def _label(axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...], columns: int) -> None:
+    tilt = 60 if max(len(names[holder]) for holder in line) > 3 and len(line) > 4 else 0
+    axes.set_xticks(
+        [_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line], rotation=tilt
+    )
+    axes.set_yticks(range(len(rows)), [_plain(name) for name in rows])
+    axes.tick_params(length=0, labelsize=8)
+    axes.set_xlim(-0.8, columns + 0.2)
+    axes.set_ylim(-0.8, len(rows) - 0.2)
+    axes.set_aspect("equal")
+    axes.grid(color="0.92", linewidth=0.6)
+    axes.set_axisbelow(True)
+    if not line[0]:
+        axes.axvline(0.75, color="0.6", linewidth=0.8)
+
+
+def _plain(name: str) -> str:
+    """Between two dollars matplotlib would read a formula."""
+    return name.replace("$", r"\$")
+
+
+def _explain(first: Axes, last: Axes, known: Counts, hidden: Counts) -> None:
+    handles = [Wedge((0, 0), 1, 90, 270, facecolor=LABELLED), Wedge((0, 0), 1, 270, 450, facecolor=UNLABELLED)]
+    both = first.legend(
+        handles, ["labelled", "unlabelled"], loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8
+    )
+    both.set_frame_on(False)
+    largest = max(known[1:].max(initial=0), hidden[1:].max(initial=0))
+    text = f"client (largest half disc: {largest} images" + (f", hub {known[0].max()})" if known[0].any() else ")")
+    last.set_xlabel(text + (f", the first {DRAWN} of {len(known) - 1}" if len(known) > DRAWN + 1 else ""), fontsize=8)

@@ -1,0 +1,184 @@
+"""What a run looks like in a terminal: one live line while it trains, tables when it is done.
+
+Where nobody watches (a pipe, a log file) the live line becomes a few plain ones.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any, Protocol
+
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+Line = Mapping[str, Any]
+OnRound = Callable[[dict[str, Any]], None]
+PLAIN_LINES = 5
+
+
+class Score(Protocol):
+    """An accuracy and the round it was reached in."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def accuracy(self) -> float: ...
+
+
+class Result(Protocol):
+    """What is told of a run."""
+
+    @property
+    def history(self) -> Sequence[Line]: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def bytes_sent(self) -> tuple[int, int]: ...
+    def score(self, name: str) -> tuple[Score, Score]: ...
+
+
+@contextmanager
+def progress(console: Console, label: str, rounds: int, quiet: bool = False) -> Iterator[OnRound]:
+    """A function to be told of each round, which shows it for as long as the context lasts."""
+    if quiet:
+        yield lambda line: None
+    elif console.is_terminal:
+        with _bar(console) as bar:
+            yield _live(bar, label, rounds)
+    else:
+        yield _plain(console, label, rounds)
+
+
+def _bar(console: Console) -> Progress:
+    columns = ("[bold]{task.description}", "{task.completed}/{task.total}")
+    texts = [TextColumn(column) for column in columns]
+    return Progress(
+        texts[0], BarColumn(20), texts[1], TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=console
+    )
+
+
+def _live(bar: Progress, label: str, rounds: int) -> OnRound:
+    task = bar.add_task(label, total=rounds, state="starting")
+    told = _teller(rounds)
+
+    def on_round(line: dict[str, Any]) -> None:
+        bar.update(task, completed=line["round"], state=told(line))
+
+    return on_round
+
+
+def _plain(console: Console, label: str, rounds: int) -> OnRound:
+    due = {max(1, rounds * part // PLAIN_LINES) for part in range(1, PLAIN_LINES + 1)}
+    told, began = _teller(rounds), time.monotonic()
+
+    def on_round(line: dict[str, Any]) -> None:
+        state = told(line)
+        if line["round"] in due and not line.get("final"):
+            spent = duration(time.monotonic() - began)
+            console.print(
+                f"{label}: round {line['round']}/{rounds}, {state}, {spent} gone", highlight=False, soft_wrap=True
+            )
+
+    return on_round
+
+
+def _teller(rounds: int) -> Callable[[Line], str]:
+    """Puts a round into words; remembers the last accuracy for rounds without a test, and when the first round came.
+
+    Time left is counted from the first round told, so that a resumed run is not taken for a fast one.
+    """
+    began, first, accuracy = time.monotonic(), 0, ""
+
+    def tell(line: Line) -> str:
+        nonlocal first, accuracy
+        first = first or line["round"]
+        if line.get("accuracy"):
+            accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
+        share = line.get("pseudo", {}).get("confident_share")
+        confident = "" if share is None else f"confident {percent(share)}"
+        left = (time.monotonic() - began) / (line["round"] - first + 1) * (rounds - line["round"])
+        remaining = f"{duration(left)} left" if line["round"] < rounds else ""
+        return ", ".join(filter(None, (accuracy, confident, remaining)))
+
+    return tell
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def result_table(result: Result, title: str) -> Table:
+    """A row a predictor: the last round and the best one in columns of their own."""
+    table = _table(title, "predictor", "last >", "best >", "in round >")
+    for name in result.names:
+        last, best = result.score(name)
+        table.add_row(name, percent(last.accuracy), percent(best.accuracy), str(best.round))
+    down, up = result.bytes_sent
+    refused = sum(len(line.get("refused", ())) for line in result.history)
+    sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
+    table.caption = f"{duration(result.seconds)}, {sent}" + (f", {refused} uploads refused" if refused else "")
+    return table
+
+
+def comparison(runs: Mapping[str, Sequence[Result]], title: str) -> Table:
+    """A row a label; over several seeds the mean, with the worst and the best seed in brackets."""
+    table = _table(title, "", "last >", "best >", "seconds >")
+    for label, results in runs.items():
+        scores = [result.score(result.names[0]) for result in results]
+        last, best = ([score.accuracy for score in part] for part in zip(*scores, strict=True))
+        seconds = fmean(result.seconds for result in results)
+        table.add_row(label, _spread(last), _spread(best), f"{seconds:.1f}")
+    return table
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return percent(values[0])
+    return f"{percent(fmean(values))} ({100 * min(values):.1f}-{100 * max(values):.1f})"
+
+
+def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:
+    """Names with a line each, without a frame, so that `grep` finds whole lines; a name is never folded."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
+    )
+    for place, row in enumerate(rows):
+        if place == 0:
+            for column in range(len(row)):
+                table.add_column(no_wrap=column == 0)
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    """A heading that ends in ">" is of a column of numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
+    for heading in headings:
+        right = heading.endswith(" >")
+        table.add_column(heading.removesuffix(" >"), justify="right" if right else "left", no_wrap=right)
+    return table
