@@ -1,0 +1,65 @@
+"""Some images of one party, with the labels it may know, and what a model made of them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pixels by index into a store, so that a client's set, its confident part and a batch share one copy.
+
+    `label` holds what this party knows or believes: classes (n), soft labels (n x classes), or None.
+    """
+
+    store: Tensor
+    index: Tensor
+    label: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def pixels(self, positions: Tensor) -> Tensor:
+        """uint8, of the positions' shape followed by C x H x W."""
+        return self.store[self.index[positions]]
+
+    def labelled(self, label: Tensor) -> "Images":
+        """The same images under other labels."""
+        return replace(self, label=label)
+
+    def subset(self, mask: Tensor) -> "Images":
+        """Those where the mask is true."""
+        return Images(self.store, self.index[mask], None if self.label is None else self.label[mask])
+
+    def __add__(self, other: "Images") -> "Images":
+        if self.store is not other.store:
+            raise ValueError("images of two stores cannot be one set: an index means another image in each")
+        both = self.label is not None and other.label is not None
+        label = torch.cat([self.label, other.label]) if both else None  # type: ignore[list-item]
+        return Images(self.store, torch.cat([self.index, other.index]), label)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities, one row an image. `threshold` says from where on a guess is trusted as a label."""
+
+    images: Images
+    probabilities: Tensor
+    threshold: float | None = None
+
+    @property
+    def hard(self) -> Images:
+        """All images, each labelled with its likeliest class."""
+        return self.images.labelled(self.probabilities.argmax(-1))
+
+    @property
+    def trusted(self) -> Tensor:
+        """Which guesses reach the threshold."""
+        confidence = self.probabilities.amax(-1)
+        return torch.ones_like(confidence, dtype=torch.bool) if self.threshold is None else confidence >= self.threshold
+
+    @property
+    def confident(self) -> Images:
+        """The trusted images alone, each labelled with its likeliest class; falsy when there is none."""
+        return self.hard.subset(self.trusted)

@@ -1,0 +1,124 @@
+"""The executor `loop`: one client after the other. The reference that every other executor must equal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.augment import view
+from fedglean.data.images import Predictions
+from fedglean.engines.batches import Setting, batches
+from fedglean.errors import FedgleanError
+from fedglean.method import Predict, Statistics, Talk, Train, Trained, probabilities
+from fedglean.randomness import fold, fold_int
+
+Observer = Callable[[Predictions], None]
+
+
+@dataclass(frozen=True)
+class Party:
+    """A generator to be run: a client in one exchange, or the hub in one round."""
+
+    name: str
+    talk: Talk
+    key: int
+    observe: Observer | None = None
+
+
+class PartyError(RuntimeError):
+    """A bug inside a method or an executor; its first line says where it struck."""
+
+
+def converse(party: Party, answer: Callable[[Any, int], Any]) -> Any:
+    """Run a party to its end and return what it returned; `answer` serves its requests, numbered from 0."""
+    reply, number, where = None, 0, "before its first request"
+    try:
+        while True:
+            try:
+                request = party.talk.send(reply)
+            except StopIteration as stop:  # of the party alone: one that escapes an answer is a bug like any other
+                return stop.value
+            where = f"request {number} ({type(request).__name__})"
+            reply = answer(request, number)
+            where = f"after {where}"
+            number += 1
+    except (FedgleanError, PartyError):
+        raise
+    except Exception as error:
+        raise PartyError(f"{party.name}, {where}: {type(error).__name__}: {error}") from error
+
+
+class Loop:
+    """Serves requests one by one."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def run(self, parties: Sequence[Party]) -> list[Any]:
+        """What each party of a block returned."""
+        return [converse(party, partial(self._serve_party, party)) for party in parties]
+
+    def _serve_party(self, party: Party, request: Any, number: int) -> Any:
+        return self.serve(request, fold_int(party.key, number), party.observe)
+
+    def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
+        """The answer to one request, or the list of answers to a list."""
+        if isinstance(request, list):
+            return [self.serve(part, fold_int(key, "part", place), observe) for place, part in enumerate(request)]
+        if isinstance(request, Train):
+            return self._train(request, key)
+        with torch.no_grad():
+            if isinstance(request, Statistics):
+                return self._statistics(request)
+            if isinstance(request, Predict):
+                return self._predict(request, key, observe)
+        raise TypeError(
+            f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {type(request).__name__}"
+        )
+
+    def _train(self, request: Train, key: int) -> Trained:
+        step = request.stepper()
+        models, memory = tree.trainable(request.models), request.start_memory()
+        totals: dict[str, Tensor] = {}
+        for batch in batches(request, key, self.setting):
+            models, memory, metrics = step(models, memory, batch, request.frozen)
+            totals = {name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()}
+        count = max(1, request.length)
+        return Trained(models, memory, request.length, {name: float(total) / count for name, total in totals.items()})
+
+    def _predict(self, request: Predict, key: int, observe: Observer | None) -> Any:
+        parts = []
+        for position in _slices(request.images.index, request.batch):
+            keys = fold(fold_int(key, "view"), position)
+            pixels = request.images.pixels(position)
+            made = view(request.view, pixels, keys, self.setting.recipe, self.setting.dtype)  # type: ignore[arg-type]
+            parts.append(request.apply(request.models, made))
+        output = torch.cat(parts) if parts else self._nothing(request)
+        if request.apply is not probabilities:
+            return output
+        predictions = Predictions(request.images, output, request.threshold)
+        if observe is not None and request.threshold is not None:
+            observe(predictions)
+        return predictions
+
+    def _nothing(self, request: Predict) -> Tensor:
+        columns = (request.models.architecture.classes,) if request.apply is probabilities else ()
+        return torch.zeros(0, *columns, dtype=self.setting.dtype, device=request.images.index.device)
+
+    def _statistics(self, request: Statistics) -> dict[str, Tensor]:
+        sums = request.model.empty_sums()
+        for position in _slices(request.images.index, request.batch):
+            if len(position) == 1:
+                continue  # one image has no variance
+            pixels = request.images.pixels(position)
+            made = view("plain", pixels, position, self.setting.recipe, self.setting.dtype)
+            sums = tree.add(sums, request.model.record(made))
+        return sums
+
+
+def _slices(index: Tensor, batch: int) -> Sequence[Tensor]:
+    return torch.split(torch.arange(len(index), device=index.device), batch) if len(index) else ()

@@ -1,0 +1,64 @@
+"""Pure pieces that several methods share; all of them can be lifted."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.models import Model
+from fedglean.randomness import Key, beta
+from fedglean.tree import Tree
+
+
+def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """Mean over the batch; labels are classes or soft."""
+    return F.cross_entropy(logits, label)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the whole batch of what the mask lets through, as FixMatch defines its loss."""
+    return (values * mask.to(values.dtype)).mean()
+
+
+def share(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.to(like.dtype).mean()
+
+
+def uniformity(logits: Tensor) -> Tensor:
+    """Mean KL divergence of the predictions from the uniform distribution: log C minus entropy."""
+    log_probability = logits.log_softmax(-1)
+    entropy = -(log_probability.exp() * log_probability).sum(-1)
+    return (math.log(logits.shape[-1]) - entropy).mean()
+
+
+def sharpen(probability: Tensor, exponent: float) -> Tensor:
+    """Probabilities to a power, normalised: the soft labels of eq. (8) in Fed-SHVR, MixMatch's sharpening."""
+    return (exponent * probability.clamp(min=1e-30).log()).softmax(-1)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher || student) of the softened outputs, mean over the batch; the teacher's gradient is stopped."""
+    target = (teacher / temperature).softmax(-1).detach()
+    return F.kl_div((student / temperature).log_softmax(-1), target, reduction="batchmean")
+
+
+def mix_ratio(key: Key, concentration: float, like: Tensor) -> Tensor:
+    """One Mixup ratio for a batch."""
+    return beta(key, concentration, concentration).to(like.dtype)
+
+
+def squared_distance(a: Tree, b: Tree) -> Tensor:
+    """Sum of squared differences over all leaves."""
+    return sum(((x - y).square().sum() for x, y in zip(_leaves(a), _leaves(b), strict=True)), torch.zeros(()))
+
+
+def _leaves(weights: Tree) -> list[Tensor]:
+    return list(tree.named(weights).values())
+
+
+def lanes(model: Model, *views: Tensor) -> Sequence[Tensor]:
+    """Logits of several views, each normalised by its own batch statistics."""
+    return [model(view) for view in views]

@@ -1,0 +1,342 @@
+"""The contract of a method: what it may ask for, what it gets, what it may see.
+
+A method is written for one party at a time. `round` is the paper's outer loop at the hub, a client function is one
+client in one exchange; both are generators that yield requests for the heavy work and go on with the answers:
+
+| request      | answer                                                                            |
+|--------------|-----------------------------------------------------------------------------------|
+| `Predict`    | `Predictions`, or whatever `apply` makes of each image, in order                  |
+| `Train`      | `Trained`: models, memory, steps taken, mean metrics                              |
+| `Statistics` | batch-norm sums that add up over parties (`Model.with_statistics` takes them)     |
+| `Ask`        | `Reply`; at the hub only                                                          |
+
+A list of requests is answered by a list. Which device, how many clients at once and in which process is no business
+of a method.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedglean.data.images import Images
+from fedglean.models import Architecture, Model
+from fedglean.randomness import fold_int, order
+from fedglean.sgd import SGD, standard_step
+from fedglean.tree import Record, Tree
+
+Loss = Callable[[Any, "Batch", Any], Any]
+Step = Callable[[Any, Any, "Batch", Any], tuple[Any, Any, dict[str, Tensor]]]
+Talk = Generator[Any, Any, Any]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Images that a training step draws a batch from, each in one or several views.
+
+    `draw` is "shuffled" (every image once an epoch; a short last batch is filled up from the epoch's beginning) or
+    "with-replacement".
+    """
+
+    images: Images
+    view: str | tuple[str, ...] = "weak"
+    batch: int = 10
+    draw: str = "shuffled"
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return (self.view,) if isinstance(self.view, str) else self.view
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One stream's share of a batch: a tensor a view, and the labels where the stream has them."""
+
+    views: tuple[Tensor, ...]
+    index: Tensor
+    label: Tensor = None  # type: ignore[assignment]
+
+    @property
+    def images(self) -> Tensor:
+        """The first view."""
+        return self.views[0]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees: `batch.<stream>` and, as tensors, where it stands and a key for its own draws."""
+
+    streams: dict[str, Sample]
+    step: Tensor
+    epoch: Tensor
+    rate: Tensor
+    key: Tensor
+
+    def __getattr__(self, name: str) -> Sample:
+        if name.startswith("__") or name not in self.streams:
+            raise AttributeError(name)
+        return self.streams[name]
+
+
+# None would be a leaf of its own, which torch.func cannot lift: a missing label is a missing child.
+pytree.register_pytree_node(
+    Sample,
+    lambda sample: ([sample.views, sample.index, *([] if sample.label is None else [sample.label])], None),
+    lambda children, _: Sample(*children),
+    serialized_type_name="fedglean.Sample",
+)
+pytree.register_pytree_node(
+    Batch,
+    lambda batch: ([batch.streams, batch.step, batch.epoch, batch.rate, batch.key], None),
+    lambda children, _: Batch(*children),
+    serialized_type_name="fedglean.Batch",
+)
+
+
+def probabilities(model: Model, images: Tensor) -> Tensor:
+    """What `Predict` computes unless told otherwise."""
+    return model.evaluate(images).softmax(-1)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """`apply(models, images)` for each image once. With a `threshold` the answers are observed as pseudo-labels."""
+
+    models: Tree
+    images: Images
+    view: str = "plain"
+    apply: Callable[[Any, Tensor], Tensor] = probabilities
+    threshold: float | None = None
+    batch: int = 500
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Batch-norm sums of a model over plain images, in batches that stay inside this party."""
+
+    model: Model
+    images: Images
+    batch: int = 250
+
+
+@dataclass(frozen=True)
+class Train:
+    """Training from `models` for so many steps, or epochs of the first stream; the other streams cycle.
+
+    Mostly one gives `loss(models, batch, frozen)` with `sgd`; `step(models, memory, batch, frozen)` replaces both.
+    `memory` is what else changes by step (None: the optimiser starts afresh), `frozen` what does not.
+    """
+
+    models: Tree
+    streams: Mapping[str, Stream]
+    loss: Loss | None = None
+    sgd: SGD | None = None
+    step: Step | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    memory: Tree = None
+    frozen: Mapping[str, Any] = field(default_factory=dict)
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.streams or any(len(stream.images) == 0 for stream in self.streams.values()):
+            raise ValueError("an empty stream cannot be trained on; a client without data returns None instead")
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("Train needs either epochs or steps")
+        if self.step is None and (self.loss is None or self.sgd is None):
+            raise ValueError("Train needs a loss with sgd, or a step")
+
+    @property
+    def length(self) -> int:
+        """Number of steps."""
+        if self.steps is not None:
+            return self.steps
+        first = next(iter(self.streams.values()))
+        return (self.epochs or 0) * -(-len(first.images) // first.batch)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.rate if self.rate is not None else self.sgd.rate if self.sgd else 0.0
+
+    def stepper(self) -> Step:
+        return self.step or standard_step(self.loss, self.sgd)  # type: ignore[arg-type]
+
+    def start_memory(self) -> Tree:
+        if self.memory is not None:
+            return self.memory
+        return self.sgd.fresh_memory(self.models) if self.sgd else {}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The answer to `Train`; metrics are means over the steps."""
+
+    models: Tree
+    memory: Tree
+    steps: int
+    metrics: dict[str, float]
+
+    @property
+    def model(self) -> Model:
+        """The model, where there is but one."""
+        assert isinstance(self.models, Model)
+        return self.models
+
+
+@dataclass(frozen=True)
+class Expect:
+    """An upload that was not in the message: its shape, and how large an entry may be for each declared image."""
+
+    tree: Tree
+    bound: float = 1e6
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One exchange with some clients: `client(me, message)` at each, their uploads summed.
+
+    `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
+    or in `expect`. `collect="all"` keeps the uploads one by one too. `purpose` tells training from mere measuring.
+    """
+
+    client: Callable[["Me", Record], Talk]
+    to: Sequence[int]
+    message: Mapping[str, Any]
+    each: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    expect: Mapping[str, Expect] = field(default_factory=dict)
+    collect: str = "mean"
+    purpose: str = "train"
+
+
+class Upload:
+    """What a client sends: trees by name, one weight or one a name, and numbers worth reporting.
+
+    A name's weight may be a tree of the name's shape (an element that nobody owns keeps its value). `keep` stays at
+    the client: it is its state from the moment the upload is admitted.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float | Mapping[str, Any] = 1.0,
+        keep: Tree = None,
+        report: Mapping[str, float] | None = None,
+        **trees: Tree,
+    ) -> None:
+        self.trees, self.keep, self.report, self.all_weights = trees, keep, dict(report or {}), weight
+
+    def weight(self, name: str) -> Any:
+        return self.all_weights.get(name, 1.0) if isinstance(self.all_weights, Mapping) else self.all_weights
+
+
+@dataclass(frozen=True)
+class Declared:
+    """How many images a client said it has."""
+
+    labelled: int
+    unlabelled: int
+
+    @property
+    def total(self) -> int:
+        return self.labelled + self.unlabelled
+
+
+@dataclass(frozen=True)
+class Me:
+    """All that a client's side of a method can see. `state` is what it kept last; it must not be changed in place."""
+
+    number: int
+    labelled: Images
+    unlabelled: Images
+    state: Tree
+    key: int
+
+
+@dataclass(frozen=True)
+class Hub:
+    """All that the hub's side of a method can see."""
+
+    round: int
+    rounds: int
+    labelled: Images
+    clients: tuple[Declared, ...]
+    key: int
+
+    @property
+    def everyone(self) -> list[int]:
+        return list(range(len(self.clients)))
+
+    @property
+    def progress(self) -> float:
+        """0 in the first round, towards 1 in the last."""
+        return (self.round - 1) / self.rounds
+
+    def sample(self, share: float, among: Iterable[int] | None = None, name: str = "sample") -> list[int]:
+        """A share of the clients, rounded up, drawn without replacement."""
+        pool = sorted(self.everyone if among is None else among)
+        # 0.07 * 100 is a hair above 7 and must not become 8.
+        count = min(len(pool), max(1, math.ceil(round(share * len(pool), 9))))
+        drawn = order(fold_int(self.key, name), len(pool))[:count]
+        return sorted(pool[place] for place in drawn.tolist())
+
+
+def setting(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()
+) -> Any:
+    """A field of a method: its default, a line for people, and the values that make sense (bounds included)."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": tuple(choices)})
+
+
+class Method(ABC):
+    """Subclasses are frozen dataclasses whose fields are the settings of the method."""
+
+    @abstractmethod
+    def start(self, make: Callable[..., Model]) -> Record:
+        """The hub's state before round 1; `make(name, width=1.0)` draws a fresh model."""
+
+    @abstractmethod
+    def round(self, hub: Hub, state: Record) -> Talk:
+        """One round: the paper's outer loop, returning the new state."""
+
+    @abstractmethod
+    def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
+        """What is tested, by name; the first is the result."""
+
+    def finish(self, hub: Hub, state: Record) -> Talk | None:
+        """What is still to be done after the last round, if anything."""
+        return None
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        """Refuse, with a `ConfigError`, a federation in which the method has no meaning."""
+        return None
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A predictor whose logits are a weighted sum of its models'."""
+
+    models: tuple[Model, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of the first model: images and classes are the same for all."""
+        return self.models[0].architecture
+
+    def evaluate(self, images: Tensor) -> Tensor:
+        """Logits in a test."""
+        logits = [weight * model.evaluate(images) for model, weight in zip(self.models, self.weights, strict=True)]
+        return torch.stack(logits).sum(0)
+
+
+pytree.register_pytree_node(
+    Mixture,
+    lambda mixture: (list(mixture.models), mixture.weights),
+    lambda models, weights: Mixture(tuple(models), weights),
+    serialized_type_name="fedglean.Mixture",
+)

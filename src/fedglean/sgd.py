@@ -1,0 +1,94 @@
+"""The standard training step: gradient, clip, decay, correction, momentum, rate. Pure, for one client, and liftable."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fedglean import tree
+from fedglean.models import Model
+from fedglean.tree import Tree
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent as torch.optim.SGD defines it, with gradients clipped to a global norm first."""
+
+    rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+    clip: float | None = None
+
+    def fresh_memory(self, models: Tree) -> dict[str, Tree]:
+        return {"momentum": tree.zeros(parameters(models))} if self.momentum else {}
+
+    def update(
+        self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
+    ) -> tuple[Tree, Tree]:
+        """New weights and memory."""
+        if self.clip is not None:
+            # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6, and so did the published results.
+            shrink = (self.clip / (tree.norm(gradient) + 1e-6)).clamp(max=1.0)
+            gradient = tree.map(lambda g: g * shrink, gradient)
+        if self.decay:
+            gradient = tree.map(lambda g, w: g + self.decay * w, gradient, weights)
+        if correction is not None:
+            gradient = tree.add(gradient, correction)
+        if self.momentum:
+            velocity = tree.map(lambda v, g: self.momentum * v + g, memory["momentum"], gradient)
+            memory = memory | {"momentum": velocity}
+            look_ahead = tree.map(lambda g, v: g + self.momentum * v, gradient, velocity)
+            gradient = look_ahead if self.nesterov else velocity
+        return tree.map(lambda w, g: w - rate.to(w.dtype) * g, weights, gradient), memory
+
+
+def parameters(models: Tree) -> Tree:
+    """The trained part of a model, or of each model of a dictionary."""
+    return (
+        models.parameters if isinstance(models, Model) else {name: model.parameters for name, model in models.items()}
+    )
+
+
+def with_parameters(models: Tree, weights: Tree) -> Tree:
+    """The same models with other weights; their statistics are copied, for a forward pass writes them."""
+    if isinstance(models, Model):
+        return models.for_training().with_parameters(weights)
+    return {name: with_parameters(model, weights[name]) for name, model in models.items()}
+
+
+def standard_step(loss: Callable[..., Any], sgd: SGD) -> Callable[..., Any]:
+    """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and a dictionary of metrics.
+
+    The rate is taken from the batch, so that a schedule does not make another step of it.
+    """
+    return partial(_step, loss, replace(sgd, rate=0.0))
+
+
+def _step(
+    loss: Callable[..., Any], sgd: SGD, models: Tree, memory: Tree, batch: Any, frozen: Any
+) -> tuple[Tree, Tree, dict[str, Tensor]]:
+    def objective(weights: Tree) -> tuple[Tensor, tuple[dict[str, Tensor], Tree]]:
+        live = with_parameters(models, weights)
+        result = loss(live, batch, frozen)
+        value, metrics = (result, {}) if isinstance(result, Tensor) else result
+        return value, ({"loss": value, **metrics}, live)
+
+    gradient, (metrics, live) = grad(objective, has_aux=True)(parameters(models))
+    weights, memory = sgd.update(parameters(models), memory, gradient, batch.rate, frozen.get("correction"))
+    return _with_new_statistics(live, weights), memory, {name: value.detach() for name, value in metrics.items()}
+
+
+def _with_new_statistics(live: Tree, weights: Tree) -> Tree:
+    if isinstance(live, Model):
+        return Model(live.architecture, weights, live.statistics)
+    return {name: _with_new_statistics(model, weights[name]) for name, model in live.items()}
+
+
+def cosine(rate: float, progress: float) -> float:
+    """Annealed from `rate` at progress 0 to nothing at 1."""
+    return rate * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * progress, dtype=torch.float64))))

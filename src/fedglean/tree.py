@@ -1,0 +1,173 @@
+"""Trees: what methods send, keep and train. Models, tensors and numbers in dictionaries, lists and tuples.
+
+`named` and `rebuild` turn a tree into named tensors and back, for the gate and for sums; `encode` and `decode` do so
+without a template, for files and messages: JSON for the shape, tensors by name, never pickle.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedglean.errors import ConfigError, StorageError
+from fedglean.models import Architecture, Model
+
+Tree = Any
+
+
+class Record(dict[str, Any]):
+    """A dictionary whose entries read as attributes: `state.model`, `message.rate`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no '{name}' here; there is {', '.join(self) or 'nothing'}") from None
+
+
+pytree.register_pytree_node(
+    Record,
+    lambda record: (list(record.values()), tuple(record)),
+    lambda values, names: Record(zip(names, values, strict=True)),
+    serialized_type_name="fedglean.Record",
+)
+
+
+def map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """`function` at every leaf; further trees have the same shape."""
+    return pytree.tree_map(function, tree, *others)
+
+
+def zeros(tree: Tree) -> Tree:
+    return map(torch.zeros_like, tree)
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    return map(torch.add, a, b)
+
+
+def subtract(a: Tree, b: Tree) -> Tree:
+    return map(torch.sub, a, b)
+
+
+def select(condition: Tensor, yes: Tree, no: Tree) -> Tree:
+    """`yes` where the scalar condition holds, else `no`, leaf by leaf: an `if` that can be lifted."""
+    return map(lambda a, b: torch.where(condition, a, b), yes, no)
+
+
+def norm(tree: Tree) -> Tensor:
+    """Euclidean length of all leaves together."""
+    return torch.sqrt(sum((leaf.square().sum() for leaf in pytree.tree_leaves(tree)), torch.zeros(())))
+
+
+def trainable(tree: Tree) -> Tree:
+    """The tree as training takes and uploads return it: static statistics, of other weights soon, are left out."""
+
+    def is_model(node: Tree) -> bool:
+        return isinstance(node, Model)
+
+    return pytree.tree_map(lambda node: node.for_training() if is_model(node) else node, tree, is_leaf=is_model)
+
+
+def _children(tree: Tree) -> Iterator[tuple[str, Tree]] | None:
+    if isinstance(tree, Model):
+        return iter([(name, tree.parameters[name]) for name in tree.parameters] + list(tree.statistics.items()))
+    if isinstance(tree, Mapping):
+        return iter([(str(name), child) for name, child in tree.items()])
+    if isinstance(tree, list | tuple):
+        return iter([(str(place), child) for place, child in enumerate(tree)])
+    return None
+
+
+def named(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """All tensors of a tree by path; other leaves are left out."""
+    if isinstance(tree, Tensor):
+        return {prefix or "value": tree}
+    leaves: dict[str, Tensor] = {}
+    for name, child in _children(tree) or ():
+        leaves |= named(child, f"{prefix}/{name}" if prefix else name)
+    return leaves
+
+
+def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> Tree:
+    """The template with its tensors replaced by those of the same path."""
+    if isinstance(template, Tensor):
+        return leaves[prefix or "value"]
+    children = _children(template)
+    if children is None:
+        return template
+    parts = [rebuild(child, leaves, f"{prefix}/{name}" if prefix else name) for name, child in children]
+    if isinstance(template, Model):
+        count = len(template.parameters)
+        return Model(
+            template.architecture,
+            dict(zip(template.parameters, parts[:count], strict=True)),
+            dict(zip(template.statistics, parts[count:], strict=True)),
+        )
+    if isinstance(template, Mapping):
+        return type(template)(zip(template, parts, strict=True))  # type: ignore[call-arg]
+    return type(template)(parts)
+
+
+def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
+    """(JSON, tensors by name) from which `decode` makes the same tree."""
+    if isinstance(tree, Tensor):
+        return {"tensor": prefix}, {prefix: tree.detach().contiguous()}
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return {"value": tree}, {}
+    if isinstance(tree, Model):
+        parts, tensors = encode({"parameters": tree.parameters, "statistics": tree.statistics}, prefix)
+        return {"model": tree.architecture.to_json(), "parts": parts}, tensors
+    if isinstance(tree, Mapping):
+        keys, children = list(tree), list(tree.values())
+        kind = "record" if isinstance(tree, Record) else "dict"
+    elif isinstance(tree, list | tuple):
+        keys, children = list(range(len(tree))), list(tree)
+        kind = "list" if isinstance(tree, list) else "tuple"
+    else:
+        raise TypeError(
+            f"a tree holds tensors, models, numbers, texts and containers; {prefix} is a {type(tree).__name__}"
+        )
+    specs, tensors = [], {}
+    for key, child in zip(keys, children, strict=True):
+        spec, inner = encode(child, f"{prefix}/{key}")
+        if clash := inner.keys() & tensors.keys():
+            raise TypeError(f"two tensors of a tree would both be called {sorted(clash)[0]}")
+        specs.append(spec)
+        tensors |= inner
+    return {kind: specs, "keys": keys}, tensors
+
+
+def decode(spec: Any, tensors: Mapping[str, Tensor]) -> Tree:
+    """What `encode` took apart; anything else is refused."""
+    try:
+        return _decoded(spec, tensors)
+    except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"the stored tree is damaged ({error})") from error
+
+
+def _decoded(spec: Any, tensors: Mapping[str, Tensor]) -> Tree:
+    match spec:
+        case {"tensor": str(name)} if name in tensors:
+            return tensors[name]
+        case {"value": None | bool() | int() | float() | str() as value}:
+            return value
+        case {"model": architecture, "parts": parts}:
+            inner = _decoded(parts, tensors)
+            return Model(Architecture.from_json(architecture), inner["parameters"], inner["statistics"])
+        case {"record": list(specs), "keys": list(keys)}:
+            return Record(zip(keys, (_decoded(child, tensors) for child in specs), strict=True))
+        case {"dict": list(specs), "keys": list(keys)}:
+            return dict(zip(keys, (_decoded(child, tensors) for child in specs), strict=True))
+        case {"list": list(specs)}:
+            return [_decoded(child, tensors) for child in specs]
+        case {"tuple": list(specs)}:
+            return tuple(_decoded(child, tensors) for child in specs)
+    raise StorageError("the stored tree is damaged: it names a part that is not there")
+
+
+def size_in_bytes(tree: Tree) -> int:
+    """What the tensors of a tree weigh when they are sent."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in named(tree).values())

@@ -1,0 +1,216 @@
+"""The reference executor: requests in, answers out, and an error that says where it struck."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.augment import Recipe, view
+from fedglean.data.images import Images, Predictions
+from fedglean.engines.batches import Setting, batches
+from fedglean.engines.loop import Loop, Party, PartyError, converse
+from fedglean.errors import DataError
+from fedglean.losses import cross_entropy
+from fedglean.method import Ask, Batch, Mixture, Predict, Statistics, Stream, Train
+from fedglean.models import Architecture, Model
+from fedglean.randomness import bits
+from fedglean.sgd import SGD, standard_step
+
+RECIPE = Recipe((0.5,), (0.25,), flip=True, pad=1)
+LOOP = Loop(Setting(RECIPE, torch.float64))
+CNN = Architecture("cnn", (1, 4, 4), 3, width=0.25)
+
+
+def model(seed: int = 1) -> Model:
+    return CNN.initial(seed, torch.float64)
+
+
+def images(count: int) -> Images:
+    store = (bits(2, (2 * count + 1, 1, 4, 4)) & 255).to(torch.uint8)
+    return Images(store, 2 * torch.arange(count) + 1, torch.arange(count) % 3)
+
+
+def seen(source: Images, positions: Tensor) -> Tensor:
+    return view("plain", source.store[source.index[positions]], positions, RECIPE, torch.float64)
+
+
+def loss(live: Model, batch: Batch, frozen: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    return cross_entropy(live(batch.data.images), batch.data.label), {"step": batch.step.double()}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 100])
+def test_predict_answers_every_image_once_and_in_order(batch: int) -> None:
+    source, it = images(7), Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="layer").initial(1, torch.float64)
+    answer = LOOP.serve(Predict(it, source, batch=batch), 3)
+    expected = it.evaluate(seen(source, torch.arange(7))).softmax(-1)
+    torch.testing.assert_close(answer.probabilities, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(answer.hard.label, expected.argmax(-1)) and torch.equal(answer.images.index, source.index)
+
+
+def test_predict_gives_back_whatever_apply_makes() -> None:
+    sizes: list[int] = []
+
+    def brightness(models: Any, made: Tensor) -> Tensor:
+        sizes.append(len(made))
+        return made.mean((1, 2, 3))
+
+    source = images(7)
+    answer = LOOP.serve(Predict(None, source, apply=brightness, batch=3), 3)
+    torch.testing.assert_close(answer, seen(source, torch.arange(7)).mean((1, 2, 3)))
+    assert sizes == [3, 3, 1]
+
+
+@pytest.mark.parametrize("predictor", [model(), Mixture((model(), model()), (0.5, 0.5))])
+def test_predicting_nothing_gives_no_rows_in_the_right_precision(predictor: Model | Mixture) -> None:
+    answer = LOOP.serve(Predict(predictor, images(0), threshold=0.9), 3)
+    assert answer.probabilities.shape == (0, 3) and answer.probabilities.dtype == torch.float64
+    assert not answer.confident
+
+
+def test_pseudo_labels_are_observed_when_a_threshold_makes_them_such() -> None:
+    noted: list[Predictions] = []
+    LOOP.serve(Predict(model(), images(5)), 3, noted.append)
+    assert not noted
+    answer = LOOP.serve(Predict(model(), images(5), threshold=0.3), 3, noted.append)
+    assert noted == [answer]
+
+
+def test_random_views_of_a_prediction_follow_the_key_and_not_the_batch() -> None:
+    def itself(models: Any, made: Tensor) -> Tensor:
+        return made
+
+    pictures = [
+        LOOP.serve(Predict(None, images(9), view="weak", apply=itself, batch=b), key)
+        for b, key in ((4, 1), (9, 1), (9, 2))
+    ]
+    assert torch.equal(pictures[0], pictures[1]) and not torch.equal(pictures[1], pictures[2])
+
+
+def test_statistics_sum_over_batches_and_leave_a_batch_of_one_out() -> None:
+    source, it = images(7), model()
+    sums = LOOP.serve(Statistics(it, source, batch=3), 3)
+    by_hand = tree.add(it.record(seen(source, torch.arange(0, 3))), it.record(seen(source, torch.arange(3, 6))))
+    assert float(sums["images"]) == 6
+    for name, value in by_hand.items():
+        torch.testing.assert_close(sums[name], value, rtol=1e-12, atol=1e-12)
+        assert bool(torch.isfinite(sums[name]).all())
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_statistics_of_too_few_images_are_those_of_none(count: int) -> None:
+    sums = LOOP.serve(Statistics(model(), images(count)), 3)
+    assert all(float(value.abs().sum()) == 0 for value in sums.values())
+
+
+def test_training_is_the_step_repeated_over_the_batches_with_mean_metrics() -> None:
+    sgd, start = SGD(0.1, momentum=0.9), model()
+    request = Train(start, {"data": Stream(images(7), batch=3)}, loss, sgd, epochs=2)
+    answer = LOOP.serve(request, 11)
+    live, memory, losses = start.for_training(), sgd.fresh_memory(start), []
+    for batch in batches(request, 11, LOOP.setting):
+        live, memory, metrics = standard_step(loss, sgd)(live, memory, batch, {})
+        losses.append(float(metrics["loss"]))
+    assert answer.steps == 6 == len(losses)
+    assert answer.metrics["loss"] == pytest.approx(sum(losses) / 6, rel=1e-12) and answer.metrics["step"] == 2.5
+    assert all(torch.equal(answer.model.parameters[name], live.parameters[name]) for name in live.parameters)
+    assert all(
+        torch.equal(a, b) for a, b in zip(tree.named(answer.memory).values(), tree.named(memory).values(), strict=True)
+    )
+
+
+def test_training_leaves_what_it_started_from_alone() -> None:
+    start = Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="running").initial(1, torch.float64)
+    memory = SGD(0.1, momentum=0.9).fresh_memory(start)
+    before = {path: leaf.clone() for path, leaf in tree.named([start, memory]).items()}
+    LOOP.serve(Train(start, {"data": Stream(images(7))}, loss, SGD(0.1, momentum=0.9), epochs=1, memory=memory), 1)
+    assert all(torch.equal(leaf, before[path]) for path, leaf in tree.named([start, memory]).items())
+
+
+def test_two_halves_with_the_memory_between_are_momentum_going_on() -> None:
+    sgd = SGD(0.1, momentum=0.9)
+    streams = {"data": Stream(images(4), view="plain", batch=4)}
+    whole = LOOP.serve(Train(model(), streams, loss, sgd, steps=2), 1)
+    first = LOOP.serve(Train(model(), streams, loss, sgd, steps=1), 1)
+    second = LOOP.serve(Train(first.models, streams, loss, sgd, steps=1, memory=first.memory), 1)
+    # One full batch a step: another order of the same images changes nothing but rounding.
+    for name, value in whole.model.parameters.items():
+        torch.testing.assert_close(second.model.parameters[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_list_of_requests_is_answered_by_a_list_with_keys_of_their_own() -> None:
+    one = Train(model(), {"data": Stream(images(7), batch=3)}, loss, SGD(0.1), epochs=1)
+    first, second, guess = LOOP.serve([one, one, Predict(model(), images(3))], 5)
+    assert len(guess.probabilities) == 3
+    assert not torch.equal(first.model.parameters["output.weight"], second.model.parameters["output.weight"])
+    assert LOOP.serve([], 5) == []
+
+
+@pytest.mark.parametrize("request_", ["train", None, Ask(lambda me, message: iter(()), [0], {})])  # type: ignore[arg-type,return-value]
+def test_a_request_that_a_client_may_not_make_is_refused(request_: Any) -> None:
+    with pytest.raises(TypeError, match="yields Train, Predict, Statistics or"):
+        LOOP.serve(request_, 1)
+
+
+def fails_at_once() -> Generator[Any, Any, None]:
+    raise KeyError("rate")
+    yield
+
+
+def fails_in_its_second_request() -> Generator[Any, Any, None]:
+    yield Statistics(model(), images(3))
+    yield Predict(model(), images(3), view="plain", apply=lambda models, made: 1 / 0)  # type: ignore[arg-type,return-value]
+
+
+def fails_between_requests() -> Generator[Any, Any, None]:
+    answer = yield Statistics(model(), images(3))
+    answer["nowhere"]
+
+
+def stops_inside_an_answer() -> Generator[Any, Any, None]:
+    yield Predict(model(), images(3), apply=lambda models, made: next(iter(())))
+
+
+@pytest.mark.parametrize(
+    ("talk", "first_line"),
+    [
+        (fails_at_once, "round 3, client 7, before its first request: KeyError: 'rate'"),
+        (fails_in_its_second_request, "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero"),
+        (fails_between_requests, "round 3, client 7, after request 0 (Statistics): KeyError: 'nowhere'"),
+        (stops_inside_an_answer, "round 3, client 7, request 0 (Predict): StopIteration: "),
+    ],
+)
+def test_a_failing_partys_error_names_round_client_and_request_first(talk: Any, first_line: str) -> None:
+    with pytest.raises(PartyError) as caught:
+        LOOP.run([Party("round 3, client 7", talk(), 1)])
+    assert str(caught.value).splitlines()[0] == first_line
+    assert caught.value.__cause__ is not None
+
+
+def test_a_users_mistake_passes_through_as_it_is() -> None:
+    def talk() -> Generator[Any, Any, None]:
+        yield None
+
+    def answer(request: Any, number: int) -> Any:
+        raise DataError("no such image")
+
+    with pytest.raises(DataError, match=r"^no such image$"):
+        converse(Party("hub", talk(), 1), answer)
+
+
+def test_parties_return_in_order_what_their_generators_return() -> None:
+    def talk(result: int) -> Generator[Any, Any, int]:
+        for _ in range(result):
+            yield Statistics(model(), images(2))
+        return result
+
+    assert LOOP.run([Party(f"client {n}", talk(n), n) for n in (2, 0, 1)]) == [2, 0, 1]
+
+
+def test_requests_are_numbered_from_nought() -> None:
+    def talk() -> Generator[Any, Any, list[int]]:
+        return [(yield "a"), (yield "b"), (yield "c")]
+
+    assert converse(Party("hub", talk(), 1), lambda request, number: number) == [0, 1, 2]

@@ -1,0 +1,134 @@
+"""The shared pieces of losses against their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.func import vmap
+
+from fedglean.losses import (
+    cross_entropy,
+    distillation,
+    lanes,
+    masked_mean,
+    mix_ratio,
+    share,
+    sharpen,
+    squared_distance,
+    uniformity,
+)
+from fedglean.models import Architecture
+from fedglean.randomness import fold, normal
+
+
+def logits(seed: int, rows: int = 6, classes: int = 4) -> Tensor:
+    return 2 * normal(seed, (rows, classes))
+
+
+def simplex_minimum(probability: np.ndarray, attraction: float, softness: float) -> np.ndarray:
+    """argmin over distributions v of -attraction * sum v log f + softness * KL(v, uniform), found numerically."""
+    classes = len(probability)
+
+    def objective(v: np.ndarray) -> float:
+        v = np.clip(v, 1e-300, None)
+        return float(-attraction * v @ np.log(probability) + softness * v @ np.log(v * classes))
+
+    def slope(v: np.ndarray) -> np.ndarray:
+        v = np.clip(v, 1e-300, None)
+        return np.asarray(-attraction * np.log(probability) + softness * (np.log(v * classes) + 1))
+
+    whole = {"type": "eq", "fun": lambda v: v.sum() - 1, "jac": lambda v: np.ones(classes)}
+    found = minimize(
+        objective,
+        np.full(classes, 1 / classes),
+        jac=slope,
+        method="SLSQP",
+        constraints=[whole],
+        bounds=[(1e-12, 1)] * classes,
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    return np.asarray(found.x)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.75), (0.5, 1.0), (1.0, 0.3)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sharpening_minimises_the_regularised_objective(weights: tuple[float, float], seed: int) -> None:
+    probability = logits(seed, rows=1).softmax(-1)
+    attraction, softness = weights
+    soft = sharpen(probability, attraction / softness)[0].numpy()
+    np.testing.assert_allclose(soft, simplex_minimum(probability[0].numpy(), attraction, softness), atol=1e-6)
+
+
+@settings(deadline=None)
+@given(exponent=st.floats(0.01, 10), seed=st.integers(0, 50))
+def test_sharpening_is_a_normalised_power(exponent: float, seed: int) -> None:
+    probability = logits(seed).softmax(-1)
+    power = probability**exponent
+    torch.testing.assert_close(sharpen(probability, exponent), power / power.sum(-1, keepdim=True))
+
+
+def test_sharpening_survives_a_class_that_is_ruled_out() -> None:
+    soft = sharpen(torch.tensor([[0.0, 1.0, 0.0]]), 1.3)
+    assert bool(torch.isfinite(soft).all()) and soft[0, 1] == 1
+
+
+def test_uniformity_is_the_divergence_from_the_uniform_distribution() -> None:
+    given_logits = logits(4)
+    p = given_logits.softmax(-1).numpy()
+    expected = np.mean(np.sum(p * np.log(p / (1 / 4)), axis=1))
+    assert float(uniformity(given_logits)) == pytest.approx(expected, rel=1e-12)
+    assert float(uniformity(torch.zeros(2, 5))) == pytest.approx(0, abs=1e-6)
+    assert float(uniformity(torch.tensor([[1e4, 0.0, 0.0]]))) == pytest.approx(math.log(3))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 0.5])
+def test_distillation_is_torchs_divergence_from_teacher_to_student(temperature: float) -> None:
+    student, teacher = logits(5).requires_grad_(), logits(6).requires_grad_()
+    found = distillation(student, teacher, temperature)
+    teach = torch.distributions.Categorical(logits=teacher / temperature)
+    learn = torch.distributions.Categorical(logits=student / temperature)
+    expected = torch.distributions.kl_divergence(teach, learn).mean()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    found.backward()  # type: ignore[no-untyped-call]
+    assert teacher.grad is None and student.grad is not None
+
+
+def test_cross_entropy_takes_classes_and_soft_labels() -> None:
+    given_logits, label = logits(7), torch.tensor([0, 1, 2, 3, 0, 1])
+    by_hand = -np.mean([float(row.log_softmax(-1)[target]) for row, target in zip(given_logits, label, strict=True)])
+    assert float(cross_entropy(given_logits, label)) == pytest.approx(by_hand, rel=1e-12)
+    assert float(cross_entropy(given_logits, F.one_hot(label, 4).double())) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_a_masked_mean_divides_by_the_whole_batch() -> None:
+    values, mask = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False])
+    assert float(masked_mean(values, mask)) == 1.0 and float(share(mask, values)) == 0.5
+
+
+def test_mix_ratios_are_between_0_and_1_in_the_images_dtype_and_differ_by_key() -> None:
+    ratios = vmap(lambda k: mix_ratio(k, 0.75, torch.zeros(())), randomness="error")(fold(1, torch.arange(500)))
+    assert ratios.dtype == torch.float32 and float(ratios.min()) >= 0 and float(ratios.max()) <= 1
+    assert len(set(ratios.tolist())) > 490 and float(ratios.mean()) == pytest.approx(0.5, abs=0.08)
+
+
+def test_squared_distance_sums_over_all_leaves() -> None:
+    a, b = (
+        {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([[3.0]])},
+        {"x": torch.zeros(2), "y": torch.tensor([[5.0]])},
+    )
+    assert float(squared_distance(a, b)) == 1 + 4 + 4
+
+
+def test_lanes_normalise_each_view_by_its_own_statistics() -> None:
+    model = Architecture("cnn", (1, 4, 4), 3, width=0.25).initial(1, torch.float64)
+    bright, dark = normal(1, (5, 1, 4, 4)) + 3, normal(2, (5, 1, 4, 4)) - 3
+    first, second = lanes(model, bright, dark)
+    torch.testing.assert_close(first, model(bright))
+    torch.testing.assert_close(second, model(dark))
+    assert not torch.allclose(torch.cat([first, second]), model(torch.cat([bright, dark])))
