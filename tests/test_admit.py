@@ -1,0 +1,314 @@
+"""The gate: a bad upload is refused with its reason, and the round ends as if it had never been sent."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.admit import Envelope, Gate, Refusal
+from fedglean.aggregate import Reply
+from fedglean.augment import Recipe
+from fedglean.config import configure
+from fedglean.data.federation import Federation
+from fedglean.data.images import Images
+from fedglean.engines.batches import Setting
+from fedglean.engines.here import Here, Kept
+from fedglean.engines.loop import Loop
+from fedglean.errors import RoundError
+from fedglean.experiment import prepare
+from fedglean.folder import Progress
+from fedglean.losses import cross_entropy
+from fedglean.method import Ask, Batch, Declared, Expect, Me, Stream, Talk, Train, Upload
+from fedglean.models import Architecture, Model
+from fedglean.randomness import bits
+from fedglean.run import play_round
+from fedglean.sgd import SGD
+from fedglean.tree import Record
+
+MLP = Architecture("mlp", (1, 2, 2), 3, width=0.001)
+MODEL = MLP.initial(1)
+WEIGHT = "output.weight"
+CLIENT = 2
+COUNTS = (3, 5, 4, 6, 2)
+
+
+def loss(model: Model, batch: Batch, frozen: Any) -> Tensor:
+    return cross_entropy(model(batch.data.images), batch.data.label)
+
+
+def client(me: Me, message: Record) -> Talk:
+    sgd = SGD(0.1, momentum=0.9)
+    trained = yield Train(message.model, {"data": Stream(me.labelled, batch=2)}, loss, sgd, epochs=1, memory=me.state)
+    sums = torch.full((2,), float(len(me.labelled)), dtype=torch.float64)
+    return Upload(
+        model=trained.model, sums=sums, keep=trained.memory, report=trained.metrics, weight={"model": len(me.labelled)}
+    )
+
+
+def federation() -> Federation:
+    store = (bits(2, (sum(COUNTS), 1, 2, 2)) & 255).to(torch.uint8)
+    index, none = torch.split(torch.arange(len(store)), list(COUNTS)), torch.zeros(0, dtype=torch.long)
+    parts = tuple(Images(store, part, part % 3) for part in index)
+    return Federation(Images(store, none, none), parts, tuple(Images(store, none) for _ in COUNTS))
+
+
+ASK = Ask(
+    client, range(len(COUNTS)), {"model": MODEL}, expect={"sums": Expect(torch.zeros(2, dtype=torch.float64), 10)}
+)
+
+
+def exchange(deliver: Callable[[Envelope], Iterable[Envelope]], kept: Kept, quorum: float = 0.5) -> Reply:
+    executor = Loop(Setting(Recipe((0.5,), (0.5,), flip=False, pad=0)))
+    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(ASK, 1, 0, 7, kept)[0]
+
+
+def with_leaf(upload: Upload, change: Callable[[Tensor], Tensor], **other: Any) -> Upload:
+    model = upload.trees["model"]
+    changed = model.with_parameters({**model.parameters, WEIGHT: change(model.parameters[WEIGHT])})
+    return renewed(upload, model=changed, **other)
+
+
+def renewed(upload: Upload, weight: Any = None, report: Any = None, **trees: Any) -> Upload:
+    return Upload(
+        weight=upload.all_weights if weight is None else weight,
+        keep=upload.keep,
+        report=upload.report if report is None else report,
+        **{**upload.trees, **trees},
+    )
+
+
+def first_entry(value: float) -> Callable[[Tensor], Tensor]:
+    def change(leaf: Tensor) -> Tensor:
+        leaf = leaf.clone()
+        leaf[0, 0] = value
+        return leaf
+
+    return change
+
+
+def without_a_parameter(upload: Upload) -> Upload:
+    parameters = dict(upload.trees["model"].parameters)
+    del parameters[WEIGHT]
+    return renewed(upload, model=Model(MLP, parameters))
+
+
+def with_another_parameter(upload: Upload) -> Upload:
+    return renewed(upload, model=Model(MLP, {**upload.trees["model"].parameters, "trojan": torch.zeros(1)}))
+
+
+def weighted(value: Any) -> Callable[[Upload], Upload]:
+    return lambda upload: renewed(upload, weight={"model": value})
+
+
+def weight_tree(entry: float) -> Callable[[Upload], Upload]:
+    return lambda upload: renewed(upload, weight={"model": tree.map(lambda leaf: leaf * 0 + entry, MODEL)})
+
+
+#: What is wrong with the upload, and a part of the reason that must be given.
+BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
+    "nan": (lambda u: with_leaf(u, first_entry(math.nan)), "'model' at output.weight is not finite"),
+    "infinite": (lambda u: with_leaf(u, first_entry(math.inf)), "'model' at output.weight is not finite"),
+    "huge": (lambda u: with_leaf(u, first_entry(1e30)), "'model' moved by 1e+30; at most"),
+    "far": (lambda u: with_leaf(u, first_entry(1e4)), "'model' moved by 1e+04; at most"),
+    "one number": (lambda u: with_leaf(u, lambda _: torch.zeros(1)), r"has shape (1,), expected (3, 5)"),
+    "five numbers": (lambda u: with_leaf(u, lambda _: torch.zeros(5)), "has shape (5,), expected (3, 5)"),
+    "transposed": (lambda u: with_leaf(u, lambda leaf: leaf.T), "has shape (5, 3), expected (3, 5)"),
+    "integers": (lambda u: with_leaf(u, lambda leaf: leaf.long()), "is torch.int64, expected torch.float32"),
+    "booleans": (lambda u: with_leaf(u, lambda leaf: leaf > 0), "is torch.bool, expected torch.float32"),
+    "double precision": (lambda u: with_leaf(u, lambda leaf: leaf.double()), "is torch.float64, expected"),
+    "weight below nought": (weighted(-15), "weight -15 of 'model' is outside (0, 4]"),
+    "weight of a million millions": (weighted(1e12), "weight 1e+12 of 'model' is outside (0, 4]"),
+    "weight nan": (weighted(math.nan), "weight nan of 'model' is outside (0, 4]"),
+    "weight infinite": (weighted(math.inf), "of 'model' is outside (0, 4]"),
+    "weight nought": (weighted(0), "weight 0 of 'model' is outside (0, 4]"),
+    "weight one more than declared": (weighted(5), "weight 5 of 'model' is outside (0, 4]"),
+    "weight too long for a float": (weighted(10**400), "of 'model' is outside (0, 4]"),
+    "weight too long for a text": (weighted(10**5000), "of 'model' is outside (0, 4]"),
+    "weight a truth": (weighted(True), "weight of 'model' is neither a number nor a tree of its shape"),
+    "weight a text": (weighted("4"), "weight of 'model' is neither a number nor a tree of its shape"),
+    "weight a tensor": (weighted(torch.ones(3)), "weight of 'model' is neither a number nor a tree of its shape"),
+    "weight tree above": (weight_tree(5.0), "weight of 'model' has an entry outside [0, 4]"),
+    "weight tree below": (weight_tree(-1.0), "weight of 'model' has an entry outside [0, 4]"),
+    "weight tree nan": (weight_tree(math.nan), "weight of 'model' is neither a number nor a tree of its shape"),
+    "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
+    "parameter more": (with_another_parameter, "'model' has a part nobody asked for: trojan"),
+    "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser'; asked for: model, sums"),
+    "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' lacks"),
+    "nothing in it": (lambda u: Upload(), "empty: no name was uploaded"),
+    "a dictionary": (lambda u: {"model": MODEL}, "not an upload but a dict"),
+    "nothing at all": (lambda u: None, "not an upload but a NoneType"),
+    "report infinite": (lambda u: renewed(u, report={"loss": -math.inf}), "reported 'loss' is not a finite number"),
+    "report nan": (lambda u: renewed(u, report={"loss": math.nan}), "reported 'loss' is not a finite number"),
+    "report a text": (lambda u: renewed(u, report={"loss": "low"}), "reported 'loss' is not a finite number"),
+    "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
+    "expected entry too large": (
+        lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),
+        "'sums' has an entry of 41; at most 40 is possible",
+    ),
+    "expected entry nan": (
+        lambda u: renewed(u, sums=torch.tensor([0.0, math.nan], dtype=torch.float64)),
+        "'sums' at value is not finite",
+    ),
+}
+
+
+def leaves_of(reply: Reply, kept: Kept) -> dict[str, Tensor]:
+    sums = {"mean": reply.mean("model"), "sum": reply.sum("sums")}
+    return tree.named({**sums, **{f"client {number}": kept.states[number] for number in sorted(kept.states)}})
+
+
+def kept_by(client: int, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: leaf for name, leaf in leaves.items() if name.startswith(f"client {client}/")}
+
+
+def played(deliver: Callable[[Envelope], Iterable[Envelope]]) -> tuple[Reply, dict[str, Tensor]]:
+    """The exchange from a state in which every client already kept something."""
+    kept = Kept()
+    exchange(lambda envelope: [envelope], kept)
+    reply = exchange(deliver, kept)
+    return reply, leaves_of(reply, kept)
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def lost(envelope: Envelope) -> list[Envelope]:
+    return [] if envelope.client == CLIENT else [envelope]
+
+
+@pytest.fixture(scope="module")
+def without_it() -> tuple[Reply, dict[str, Tensor]]:
+    return played(lost)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[Reply, dict[str, Tensor]]:
+    return played(lambda envelope: [envelope])
+
+
+def test_an_upload_that_is_lost_makes_a_difference(without_it: Any, undisturbed: Any) -> None:
+    assert undisturbed[0].answered == [0, 1, 2, 3, 4] and without_it[0].answered == [0, 1, 3, 4]
+    assert not same(without_it[1], undisturbed[1])
+
+
+def test_a_client_goes_on_from_what_it_kept_unless_its_upload_was_lost(without_it: Any, undisturbed: Any) -> None:
+    kept = Kept()
+    before = leaves_of(exchange(lambda envelope: [envelope], kept), kept)
+    assert kept.changed == set(range(5))
+    for number in range(5):
+        assert kept_by(number, before) and not same(kept_by(number, undisturbed[1]), kept_by(number, before))
+        assert same(kept_by(number, without_it[1]), kept_by(number, before)) == (number == CLIENT)
+
+
+@pytest.mark.parametrize("wrong", BAD)
+def test_a_bad_upload_is_refused_and_the_round_is_as_without_it(wrong: str, without_it: Any) -> None:
+    spoil, reason = BAD[wrong]
+
+    def poisoned(envelope: Envelope) -> list[Envelope]:
+        return [replace(envelope, upload=spoil(envelope.upload)) if envelope.client == CLIENT else envelope]
+
+    reply, leaves = played(poisoned)
+    assert [(refusal.round, refusal.client) for refusal in reply.refused] == [(1, CLIENT)]
+    assert reason in reply.refused[0].reason
+    assert same(leaves, without_it[1])
+    assert reply.report == without_it[0].report and reply.received == without_it[0].received
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"round": 0}, "stale: it answers round 0, exchange 0"),
+        ({"round": 2}, "stale: it answers round 2, exchange 0"),
+        ({"ask": 1}, "stale: it answers round 1, exchange 1"),
+        ({"client": 99}, "this client was not asked"),
+        ({"client": 0}, "duplicate: this client has answered already"),
+    ],
+)
+def test_an_upload_with_a_wrong_address_is_refused(change: dict[str, int], reason: str, without_it: Any) -> None:
+    reply, leaves = played(lambda e: [replace(e, **change) if e.client == CLIENT else e])
+    assert [refusal.reason for refusal in reply.refused] == [reason] and same(leaves, without_it[1])
+
+
+def test_an_upload_that_comes_twice_counts_once(undisturbed: Any) -> None:
+    reply, leaves = played(lambda envelope: [envelope, envelope])
+    assert {refusal.reason for refusal in reply.refused} == {"duplicate: this client has answered already"}
+    assert len(reply.refused) == 5 and same(leaves, undisturbed[1])
+
+
+def test_a_good_upload_after_a_refused_one_is_admitted(undisturbed: Any) -> None:
+    reply, leaves = played(lambda envelope: [replace(envelope, upload="garbled"), envelope])
+    assert len(reply.refused) == 5 and same(leaves, undisturbed[1])
+
+
+def test_too_few_usable_uploads_end_the_round_with_their_reasons() -> None:
+    def mostly_bad(envelope: Envelope) -> list[Envelope]:
+        return [replace(envelope, upload=BAD["nan"][0](envelope.upload)) if envelope.client else envelope]
+
+    with pytest.raises(RoundError, match=r"round 1: only 1 of 5 .* quorum is 50% \('model' at output.weight is not"):
+        exchange(mostly_bad, Kept())
+    assert exchange(mostly_bad, Kept(), quorum=0.2).answered == [0]
+
+
+def test_silence_from_all_is_told_from_refusal() -> None:
+    with pytest.raises(RoundError, match=r"only 0 of 5 clients .* \(no answer\)"):
+        exchange(lambda envelope: [], Kept())
+
+
+def gate(ask: Ask = ASK) -> Gate:
+    return Gate(1, 0, ask, {number: Declared(count, 0) for number, count in enumerate(COUNTS)})
+
+
+def test_an_admitted_upload_takes_the_shape_of_what_was_asked_for() -> None:
+    loose = Upload(model={name: value + 1 for name, value in MODEL.parameters.items()}, weight=2, report={"loss": 1})
+    admitted = gate().admit(Envelope(1, 0, CLIENT, loose))
+    assert isinstance(admitted, Upload) and isinstance(admitted.trees["model"], Model)
+    assert torch.equal(admitted.trees["model"].parameters[WEIGHT], MODEL.parameters[WEIGHT] + 1)
+    assert admitted.weight("model") == 2 and admitted.report == {"loss": 1}
+
+
+def test_what_differs_by_client_is_judged_by_that_clients_own_message() -> None:
+    own = {0: {"model": tree.map(lambda leaf: leaf + 1e6, MODEL)}}
+    judge = gate(replace(ASK, each=own))
+    near = Upload(model=own[0]["model"])
+    assert isinstance(judge.admit(Envelope(1, 0, 0, near)), Upload)
+    assert isinstance(judge.admit(Envelope(1, 0, 1, near)), Refusal)
+
+
+def test_a_client_with_nothing_declared_may_still_weigh_one() -> None:
+    empty = Gate(1, 0, ASK, dict.fromkeys(range(5), Declared(0, 0)))
+    assert isinstance(empty.admit(Envelope(1, 0, 0, Upload(model=MODEL, weight=1.0))), Upload)
+    assert isinstance(empty.admit(Envelope(1, 0, 1, Upload(model=MODEL, weight=1.5))), Refusal)
+
+
+@pytest.mark.parametrize("method", ["fed-shvr", "semifl"])
+def test_a_whole_round_with_a_refused_upload_is_the_round_without_it(method: str) -> None:
+    options: dict[str, dict[str, Any]] = {
+        "semifl": {"active": 1.0, "threshold": 0.12, "hub_batch": 20, "client_batch": 50},
+        "fed-shvr": {"labels": "each:10"},
+    }
+    experiment = prepare(configure(method, clients=4, rounds=2, epochs=1, **options[method]))
+
+    def progress_with(deliver: Callable[[Envelope], Iterable[Envelope]]) -> Progress:
+        disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
+        progress = Progress(0, experiment.start(), Kept(), [])
+        play_round(experiment, progress, 1)
+        play_round(disturbed, progress, 2)
+        return progress
+
+    def poisoned(envelope: Envelope) -> list[Envelope]:
+        trees = envelope.upload.trees
+        bad = Upload(**{name: tree.map(lambda leaf: leaf * math.nan, part) for name, part in trees.items()})
+        return [replace(envelope, upload=bad) if envelope.client == CLIENT else envelope]
+
+    with_it, without = progress_with(poisoned), progress_with(lost)
+    refused = with_it.history[1].pop("refused")
+    assert {line["client"] for line in refused} == {CLIENT} and without.history[1].pop("refused") == []
+    assert same(tree.named(with_it.state), tree.named(without.state))
+    assert same(tree.named(with_it.kept.states), tree.named(without.kept.states))
+    assert with_it.history[1] | {"seconds": 0} == without.history[1] | {"seconds": 0}
