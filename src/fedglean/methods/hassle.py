@@ -1,0 +1,200 @@
+"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels; two models, one for each kind of data.
+
+The supervised model learns from labelled images, the unsupervised one from images that the supervised one labelled.
+They help each other twice: two small residual models learn the difference of their outputs (residual alignment), and
+each is pulled towards the other while it trains (proximity alignment).
+
+The paper's equations are the default, with the values it leaves open taken from the released code (proximity on the
+squared distance, temperatures 2 and 1, KL from teacher to student). `variant="release"` does what that code does
+otherwise: labels afresh for every batch, residual targets that include the other residual, the unsupervised model
+pulled to the previous supervised one, residuals tested on duals one round older, and one round for the residuals
+alone. Its momentum leaking from client to client is not reproduced: it depends on the order of clients.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedglean.data.images import Images
+from fedglean.errors import ConfigError
+from fedglean.losses import cross_entropy, distillation, squared_distance
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Me,
+    Method,
+    Mixture,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
+from fedglean.methods.common import with_statistics
+from fedglean.models import Model
+from fedglean.sgd import SGD
+from fedglean.tree import Record, Tree
+
+DUALS = ("supervised", "unsupervised")
+RESIDUALS = ("supervised_residual", "unsupervised_residual")
+
+
+@dataclass(frozen=True)
+class Hassle(Method):
+    """Algorithm 1 of the appendix; a part of the data that a client lacks is a part of the upload that is missing."""
+
+    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
+    epochs: int = setting(10, "local epochs of the two models", low=1)
+    residual_steps: int = setting(10, "steps of the residual models a visit", low=1)
+    batch: int = setting(128, "batch size", low=1)
+    rate: float = setting(0.1, "learning rate", low=0)
+    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    residual_decay: float = setting(0.0, "weight decay of the residual models (released code: 1e-4)", low=0)
+    residual: bool = setting(True, "residual alignment (GRA)")
+    proximity: bool = setting(True, "proximity alignment (MPA)")
+    residual_width: float = setting(
+        0.25, "share of the channels that a residual model has (released code: 1)", low=1 / 64, high=1
+    )
+    residual_weight: float = setting(1.0, "lambda of eq. (9): weight of the difference that a residual learns", low=0)
+    proximity_weight: float = setting(0.001, "gamma of eq. (12), on the squared distance", low=0)
+    supervised_temperature: float = setting(2.0, "temperature of eq. (7) for the supervised residual", low=1e-3)
+    unsupervised_temperature: float = setting(1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3)
+    threshold: float = setting(
+        0.0, "confidence from which on a pseudo-label is used; 0 uses all (Table 6: 0.95)", low=0, high=1
+    )
+    variant: str = setting(
+        "paper", "the paper's equations, or what the released code does", choices=("paper", "release")
+    )
+
+    def __post_init__(self) -> None:
+        if self.variant == "release" and self.threshold:
+            raise ConfigError(
+                "the released code labels afresh for every batch and knows no threshold; set threshold = 0"
+            )
+
+    @property
+    def released(self) -> bool:
+        return self.variant == "release"
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if not any(client.labelled for client in clients):
+            raise ConfigError("HASSLE needs clients with labels; 'semifl' works with labels at the hub alone")
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        models = {name: make(name) for name in DUALS}
+        if self.residual:
+            models |= {name: make(name, self.residual_width) for name in RESIDUALS}
+        return Record(models=models, previous={name: models[name] for name in DUALS}, tested=models, warm=False)
+
+    def predictors(self, state: Record) -> dict[str, Model | Mixture]:
+        """Ensemble, supervised and unsupervised model, each dual with its residual."""
+        tested = state.tested
+        models = tuple(tested[name] for name in (*DUALS, *RESIDUALS) if name in tested)
+        if not self.residual:
+            return {"EM": Mixture(models, (0.5, 0.5)), "SM": models[0], "UM": models[1]}
+        sides = {name: Mixture(models[place::2], (1.0, 1.0)) for place, name in enumerate(("SM", "UM"))}
+        return {"EM": Mixture(models, (0.5,) * 4), **sides}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        if self.released and self.residual and not state.warm:
+            state = yield from self.exchange(hub, state, self.sample(hub, "warm-up"), duals=False)
+        return (yield from self.exchange(hub, state, self.sample(hub, "sample"), duals=True))
+
+    def sample(self, hub: Hub, name: str) -> list[int]:
+        return hub.sample(self.active, name=name)
+
+    def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Talk:
+        """Send all models, and the supervised one before them, which labels; average what comes back by n_L and n_U."""
+        message = {**state.models, "previous": state.previous["supervised"], "duals": duals}
+        reply = yield Ask(self.client, to, message)
+        models = yield from with_statistics({name: reply.mean(name) for name in state.models}, hub, "everyone")
+        old = {name: state.models[name] for name in DUALS}
+        # A residual was trained against the duals that were sent: it is tested with those (w^(t-1) + r^(t)).
+        tested = models | (state.previous if self.released else old) if self.residual else models
+        return Record(models=models, previous=old if duals else state.previous, tested=tested, warm=True)
+
+    def client(self, me: Me, message: Record) -> Talk:
+        work: dict[str, Train] = {}
+        if len(me.labelled):
+            work |= self.trainings("supervised", "unsupervised", me.labelled, message)
+        if len(me.unlabelled):
+            images = yield from self.label(me, message)
+            if len(images):
+                work |= self.trainings("unsupervised", "supervised", images, message)
+        if not work:
+            return None
+        trained = dict(zip(work, (yield list(work.values())), strict=True))
+        counts = {"supervised": len(me.labelled), "unsupervised": len(me.unlabelled)}
+        return Upload(
+            weight={name: counts[name.removesuffix("_residual")] for name in work},
+            report={f"{name}_loss": trained[name].metrics["loss"] for name in DUALS if name in work},
+            **{name: answer.model for name, answer in trained.items()},
+        )
+
+    def label(self, me: Me, message: Record) -> Talk:
+        """Eq. (11), or eq. (5) without residuals; the released code labels each batch by itself, in the loss."""
+        if self.released:
+            return me.unlabelled
+        guess = yield Predict(self.labeller(message), me.unlabelled, threshold=self.threshold)
+        return guess.confident
+
+    def labeller(self, message: Record) -> Model | Mixture:
+        if not self.residual:
+            supervised: Model = message.supervised
+            return supervised
+        return Mixture((message.previous, message.supervised_residual), (1.0, 1.0))
+
+    def trainings(self, own: str, other: str, images: Images, message: Record) -> dict[str, Train]:
+        """The dual model of one kind of data and its residual."""
+        streams = {"images": Stream(images, view="weak", batch=self.batch)}
+        sgd = SGD(self.rate, self.momentum)
+        other_dual = message.previous if self.released and own == "unsupervised" else message[other]
+        frozen: dict[str, Any] = {"other": other_dual.parameters, "labeller": self.labeller(message)}
+        work = {}
+        if message.duals:
+            work[own] = Train(message[own], streams, self.dual_loss, sgd, epochs=self.epochs, frozen=frozen)
+        if self.residual:
+            frozen = {"own": message[own], "other": message[other], "labeller": self.labeller(message)}
+            if self.released:
+                frozen["other_residual"] = message[f"{other}_residual"]
+            loss = self.supervised_residual_loss if own == "supervised" else self.unsupervised_residual_loss
+            decayed = SGD(self.rate, self.momentum, decay=self.residual_decay)
+            name = f"{own}_residual"
+            work[name] = Train(message[name], streams, loss, decayed, steps=self.residual_steps, frozen=frozen)
+        return work
+
+    def dual_loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
+        """Eq. (12)."""
+        loss = cross_entropy(model(batch.images.images), _labels(batch, frozen))
+        if self.proximity:
+            loss = loss + self.proximity_weight * squared_distance(model.parameters, frozen["other"])
+        return loss
+
+    def supervised_residual_loss(self, residual: Model, batch: Batch, frozen: Tree) -> Tensor:
+        return self.residual_loss(residual, batch, frozen, self.supervised_temperature)
+
+    def unsupervised_residual_loss(self, residual: Model, batch: Batch, frozen: Tree) -> Tensor:
+        return self.residual_loss(residual, batch, frozen, self.unsupervised_temperature)
+
+    def residual_loss(self, residual: Model, batch: Batch, frozen: Tree, temperature: float) -> Tensor:
+        """Eqs. (7)-(9): what the other dual knows more, and what makes the sum predict well."""
+        images = batch.images.images
+        output, own = residual(images), frozen["own"].evaluate(images).detach()
+        difference = frozen["other"].evaluate(images).detach() - own
+        if "other_residual" in frozen:
+            difference = difference + frozen["other_residual"].evaluate(images).detach()
+        learned = distillation(output, difference, temperature)
+        return cross_entropy(own + output, _labels(batch, frozen)) + self.residual_weight * learned
+
+
+def _labels(batch: Batch, frozen: Tree) -> Tensor:
+    """The batch's labels; where it has none, those that the labeller gives this very view."""
+    if batch.images.label is not None:
+        return batch.images.label
+    label: Tensor = frozen["labeller"].evaluate(batch.images.images).detach().argmax(-1)
+    return label

@@ -1,0 +1,178 @@
+"""SemiFL (Diao, Ding, Tarokh, NeurIPS 2022): labels at the hub alone, clients with none.
+
+A round alternates: the hub fine-tunes the global model on its labels; the clients that take part label their images
+once with it, keep the confident ones, and train on them with strong views and Mixup; the hub averages. Defaults
+follow the released code, which clips gradients, keeps each client's momentum from its last visit and averages clients
+with equal weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.errors import ConfigError
+from fedglean.losses import cross_entropy, lanes, mix_ratio
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import supervised, with_momentum, with_statistics
+from fedglean.models import Model
+from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.tree import Record, Tree
+
+
+@dataclass(frozen=True)
+class SemiFL(Method):
+    """Algorithm 1; the switches are those of Tables 2, 3 and 5."""
+
+    active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
+    epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
+    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    mixup: bool = setting(True, "train on Mixup of confident and arbitrary images too")
+    mix_concentration: float = setting(
+        0.75, "both parameters of the Beta distribution of the Mixup ratio", low=0.01, high=1
+    )
+    global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
+    hub_batch: int = setting(10, "batch size at the hub", low=1)
+    client_batch: int = setting(10, "batch size at clients", low=1)
+    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
+    decay: float = setting(5e-4, "weight decay", low=0)
+    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+    keep_momentum: bool = setting(
+        True, "a client goes on with the momentum of its last visit, as the released code does"
+    )
+    combine: str = setting("fine-tune", "how hub and clients meet (Table 2)", choices=("fine-tune", "parallel"))
+    labels_from: str = setting("global", "the global model labels once a round, or the trained one a batch (Table 2)",
+                               choices=("global", "batch"))  # fmt: skip
+    statistics_from: str = setting(
+        "everyone", "whose images give the test statistics (Table 3)", choices=("hub", "everyone")
+    )
+    statistics_formula: str = setting("cumulative", "the released average, or the paper's pooled one",
+                                      choices=("cumulative", "pooled"))  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.labels_from == "batch" and self.mixup:
+            raise ConfigError("labels_from 'batch' has no fixed labels to mix; add mixup = false")
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError("SemiFL needs labelled images at the hub; 'hassle' works with labels at the clients")
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        model = make("model")
+        memory = self.sgd.fresh_memory(model)
+        return Record(model=model, velocity=tree.zeros(dict(model.parameters)), memory=memory, tested=model)
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.tested}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        play = self.fine_tuned_round if self.combine == "fine-tune" else self.parallel_round
+        return (yield from play(hub, state))
+
+    def fine_tuned_round(self, hub: Hub, state: Record) -> Talk:
+        """The hub trains first; what goes out to the clients is what is tested."""
+        tuned, sent = yield from self.fine_tune(hub, state)
+        reply = yield self.ask(hub, sent)
+        if not reply.has("model"):
+            return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
+        model, velocity = with_momentum(tuned.model, reply.mean("model"), state.velocity, self.global_momentum)
+        return Record(model=model, velocity=velocity, memory=tuned.memory, tested=sent)
+
+    def parallel_round(self, hub: Hub, state: Record) -> Talk:
+        """Hub and clients train side by side from one model; the hub counts as much as all clients together."""
+        reply = yield self.ask(hub, state.tested)
+        tuned = yield self.train_at_hub(hub, state)
+        mean = tuned.model
+        if reply.has("model"):
+            mean = tree.map(lambda a, b: (a + b) / 2, mean, reply.mean("model"))
+        model, velocity = with_momentum(state.model, mean, state.velocity, self.global_momentum)
+        tested = yield from self.measured(model, hub)
+        return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
+
+    def finish(self, hub: Hub, state: Record) -> Talk | None:
+        """The last aggregate is fine-tuned once more, as the released code ends on a fine-tuning."""
+        return self.final_tuning(hub, state) if self.combine == "fine-tune" else None
+
+    def final_tuning(self, hub: Hub, state: Record) -> Talk:
+        tuned, sent = yield from self.fine_tune(hub, state)
+        return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
+
+    def fine_tune(self, hub: Hub, state: Record) -> Talk:
+        tuned = yield self.train_at_hub(hub, state)
+        return tuned, (yield from self.measured(tuned.model, hub))
+
+    def train_at_hub(self, hub: Hub, state: Record) -> Train:
+        streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
+        rate = cosine(self.rate, hub.progress)
+        return Train(state.model, streams, supervised, self.sgd, epochs=self.epochs, memory=state.memory, rate=rate)
+
+    def measured(self, model: Model, hub: Hub) -> Talk:
+        models = yield from with_statistics({"model": model}, hub, self.statistics_from, self.statistics_formula)
+        return models["model"]
+
+    def ask(self, hub: Hub, model: Model) -> Ask:
+        return Ask(self.client, hub.sample(self.active), {"model": model, "rate": cosine(self.rate, hub.progress)})
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.unlabelled):
+            return None
+        per_batch = self.labels_from == "batch"
+        streams = self.unlabelled(me) if per_batch else (yield from self.fix_and_mix(me, message.model))
+        if not streams:
+            return None
+        step = self.step_with_own_labels if per_batch else None
+        trained = yield Train(
+            message.model, streams, self.loss, self.sgd, step, self.epochs, memory=me.state, rate=message.rate
+        )
+        keep = trained.memory if self.keep_momentum else None
+        return Upload(model=trained.model, keep=keep, report=trained.metrics)
+
+    def fix_and_mix(self, me: Me, model: Model) -> Talk:
+        """The confident images, and all of them to mix with; nothing when none is confident."""
+        guess = yield Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
+        if not guess.confident:
+            return {}
+        if not self.mixup:
+            return {"fix": Stream(guess.confident, view="strong", batch=self.client_batch)}
+        return {
+            "fix": Stream(guess.confident, view=("strong", "weak"), batch=self.client_batch),
+            "mix": Stream(guess.hard, view="weak", batch=self.client_batch, draw="with-replacement"),
+        }
+
+    def unlabelled(self, me: Me) -> dict[str, Stream]:
+        return {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.client_batch)}
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
+        """Eqs. (3)-(5): the confident images under strong views, and their Mixup with arbitrary ones."""
+        if not self.mixup:
+            return cross_entropy(model(batch.fix.images), batch.fix.label)
+        strong, weak = batch.fix.views
+        ratio = mix_ratio(batch.key, self.mix_concentration, like=weak)
+        mixed = ratio * weak + (1 - ratio) * batch.mix.images
+        fix_logits, mix_logits = lanes(model, strong, mixed)
+        mix_loss = ratio * cross_entropy(mix_logits, batch.fix.label) + (1 - ratio) * cross_entropy(
+            mix_logits, batch.mix.label
+        )
+        return cross_entropy(fix_logits, batch.fix.label) + mix_loss
+
+    def step_with_own_labels(
+        self, model: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """A step without a confident image changes nothing, momentum and decay included."""
+        new_model, new_memory, metrics = standard_step(self.own_label_loss, self.sgd)(model, memory, batch, frozen)
+        any_confident = metrics["confident"] > 0
+        return tree.select(any_confident, new_model, model), tree.select(any_confident, new_memory, memory), metrics
+
+    def own_label_loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        weak, strong = batch.images.views
+        confidence, label = model(weak).detach().softmax(-1).max(-1)
+        mask = (confidence >= self.threshold).to(weak.dtype)
+        losses = F.cross_entropy(model(strong), label, reduction="none")
+        return (losses * mask).sum() / mask.sum().clamp(min=1), {"confident": mask.mean()}

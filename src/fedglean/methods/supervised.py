@@ -1,0 +1,92 @@
+"""Supervised baselines: what the labels alone are worth, and what all labels would be."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedglean.errors import ConfigError
+from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.models import Model
+from fedglean.sgd import SGD, cosine
+from fedglean.tree import Record
+
+
+@dataclass(frozen=True)
+class HubTraining(Method):
+    """Training at the hub alone: a round is so many epochs, and nothing is sent."""
+
+    epochs: int = setting(5, "epochs a round", low=1)
+    batch: int = setting(10, "batch size", low=1)
+    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
+    decay: float = setting(5e-4, "weight decay", low=0)
+    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError(
+                "training at the hub needs labelled images there; 'fedavg' trains on labels at the clients"
+            )
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        model = make("model")
+        return Record(model=model, memory=self.sgd.fresh_memory(model), tested=model)
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.tested}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
+        rate = cosine(self.rate, hub.progress)
+        trained = yield Train(
+            state.model, streams, supervised, self.sgd, epochs=self.epochs, memory=state.memory, rate=rate
+        )
+        tested = yield from with_statistics({"model": trained.model}, hub, "hub")
+        return Record(model=trained.model, memory=trained.memory, tested=tested["model"])
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """FedAvg (McMahan et al. 2017) on the labels that clients have, weighted by their number."""
+
+    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
+    epochs: int = setting(5, "local epochs", low=1)
+    batch: int = setting(10, "batch size", low=1)
+    rate: float = setting(0.05, "learning rate", low=0)
+    annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
+    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    decay: float = setting(0.0, "weight decay", low=0)
+    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, decay=self.decay)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if not any(client.labelled for client in clients):
+            raise ConfigError("FedAvg needs clients with labels; 'hub-only' trains on labels at the hub")
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        model = make("model")
+        return Record(model=model, tested=model)
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.tested}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
+        reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})
+        model = reply.mean("model")
+        tested = yield from with_statistics({"model": model}, hub, "everyone")
+        return Record(model=model, tested=tested["model"])
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.labelled):
+            return None
+        streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
+        trained = yield Train(message.model, streams, supervised, self.sgd, epochs=self.epochs, rate=message.rate)
+        return Upload(model=trained.model, weight=len(me.labelled), report=trained.metrics)
