@@ -1,0 +1,92 @@
+"""What the models are worth. The only room where hidden labels are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedglean.augment import view
+from fedglean.data.federation import Truth
+from fedglean.data.images import Predictions
+from fedglean.engines.batches import Setting
+from fedglean.method import Mixture
+from fedglean.models import Model
+
+Predictor = Model | Mixture
+
+
+def logits(predictor: Predictor, images: Tensor, setting: Setting, batch: int = 500) -> Tensor:
+    """Raw outputs for uint8 images."""
+    with torch.no_grad():
+        parts = [
+            predictor.evaluate(
+                view("plain", part, torch.zeros(len(part), dtype=torch.long), setting.recipe, setting.dtype)
+            )
+            for part in torch.split(images, batch)
+        ]
+    return torch.cat(parts)
+
+
+@dataclass
+class Tally:
+    """SemiFL's three measures of pseudo-labels, summed over a round's clients."""
+
+    seen: int = 0
+    right: int = 0
+    trusted: int = 0
+    trusted_right: int = 0
+
+    def measures(self) -> dict[str, float]:
+        if not self.seen:
+            return {}
+        measures = {"accuracy": self.right / self.seen, "confident_share": self.trusted / self.seen}
+        if self.trusted:
+            measures["confident_accuracy"] = self.trusted_right / self.trusted
+        return measures
+
+
+@dataclass
+class Evaluator:
+    """Holds the test set and the truth; watches pseudo-labels go by without telling anybody."""
+
+    test_images: Tensor
+    test_labels: Tensor
+    truth: Truth
+    setting: Setting
+    tally: Tally = field(default_factory=Tally)
+
+    def watch(self, guess: Predictions) -> None:
+        """Compare a client's pseudo-labels with the truth, where there is one."""
+        truth = self.truth.labels[guess.images.index]
+        known = truth >= 0
+        right = (guess.probabilities.argmax(-1) == truth) & known
+        trusted = guess.trusted & known
+        self.tally.seen += int(known.sum())
+        self.tally.right += int(right.sum())
+        self.tally.trusted += int(trusted.sum())
+        self.tally.trusted_right += int((right & trusted).sum())
+
+    def pseudo(self) -> dict[str, float]:
+        """The measures since the last call."""
+        measures, self.tally = self.tally.measures(), Tally()
+        return measures
+
+    def test(self, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, Any]]:
+        """Accuracy, loss and accuracy by class of each predictor on the whole test set."""
+        results: dict[str, dict[str, Any]] = {"accuracy": {}, "loss": {}, "per_class": {}}
+        for name, predictor in predictors.items():
+            output = logits(predictor, self.test_images, self.setting).double()
+            right = (output.argmax(-1) == self.test_labels).double()
+            results["accuracy"][name] = float(right.mean())
+            results["loss"][name] = float(F.cross_entropy(output, self.test_labels))
+            results["per_class"][name] = _by_class(right, self.test_labels, output.shape[-1])
+        return results
+
+
+def _by_class(right: Tensor, labels: Tensor, classes: int) -> list[float | None]:
+    hits = torch.bincount(labels, weights=right, minlength=classes)
+    counts = torch.bincount(labels, minlength=classes)
+    return [float(hit / count) if count else None for hit, count in zip(hits, counts, strict=True)]

@@ -1,0 +1,104 @@
+"""From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fedglean.augment import Recipe
+from fedglean.config import Config, make_method
+from fedglean.data.dataset import Dataset
+from fedglean.data.federation import Federation, divide
+from fedglean.data.labels import make_split
+from fedglean.data.partition import Split
+from fedglean.data.sources import load
+from fedglean.data.split_file import check_split, load_split
+from fedglean.engines.batches import Setting
+from fedglean.engines.here import Here
+from fedglean.engines.loop import Loop
+from fedglean.errors import ConfigError
+from fedglean.evaluate import Evaluator
+from fedglean.method import Hub, Method
+from fedglean.models import Architecture, Model
+from fedglean.randomness import fold_int
+from fedglean.tree import Record
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, ready to start."""
+
+    config: Config
+    method: Method
+    dataset: Dataset
+    split: Split
+    federation: Federation
+    evaluator: Evaluator
+    placement: Here
+
+    def start(self) -> Record:
+        """The hub's state before the first round."""
+        return self.method.start(partial(_new_model, self.config, self.dataset))
+
+    def hub(self, round: int) -> Hub:
+        """What the hub sees in a round."""
+        federation = self.federation
+        return Hub(round, self.config.rounds, federation.hub, federation.declared, self.key("hub", round))
+
+    def key(self, *names: int | str) -> int:
+        return fold_int(self.config.seed, *names)
+
+
+def prepare(config: Config, split: Split | None = None) -> Experiment:
+    """Load, divide and check everything; whatever is wrong with the input is said here, before any work."""
+    device = _device(config.engine.device)
+    torch.set_num_threads(config.engine.threads)
+    method = make_method(config)
+    dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
+    split = split or divide_up(config, dataset)
+    check_split(split, len(dataset.train_images), dataset.train_labels)
+    federation, truth = divide(dataset, split, device)
+    method.check(federation.declared, len(federation.hub))
+    recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
+    setting = Setting(recipe, getattr(torch, config.engine.dtype))
+    evaluator = Evaluator(dataset.test_images.to(device), dataset.test_labels.to(device), truth, setting)
+    gate = config.gate
+    placement = Here(federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch, evaluator.watch)
+    return Experiment(config, method, dataset, split, federation, evaluator, placement)
+
+
+def divide_up(config: Config, dataset: Dataset) -> Split:
+    """Who holds what: as the user's folders say, as a file says, or drawn from the seed."""
+    if config.split.file:
+        return load_split(Path(config.split.file))
+    if dataset.given is not None:
+        return dataset.given
+    split = config.split
+    return make_split(
+        dataset.train_labels, len(dataset.classes), split.clients, split.partition, split.labels, config.seed
+    )
+
+
+def _new_model(config: Config, dataset: Dataset, name: str = "model", width: float = 1.0) -> Model:
+    channels, height, columns = dataset.train_images.shape[1:]
+    architecture = Architecture(
+        config.model.name,
+        (channels, height, columns),
+        len(dataset.classes),
+        width,
+        config.model.norm,
+        config.model.dropout,
+    )
+    key = fold_int(config.seed, "initial", name)
+    return architecture.initial(key, getattr(torch, config.engine.dtype), _device(config.engine.device))
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

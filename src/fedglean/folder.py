@@ -1,0 +1,152 @@
+"""The run folder as a whole: configuration, split, metrics, checkpoint, final model."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedglean.checkpoint import Checkpoints, digest, make_folder, pack, unpack, write_whole
+from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
+from fedglean.data.partition import Split
+from fedglean.data.split_file import load_split, save_split
+from fedglean.engines.here import Kept
+from fedglean.errors import StorageError
+from fedglean.evaluate import Predictor
+from fedglean.method import Mixture
+from fedglean.tree import Record
+
+if TYPE_CHECKING:
+    from fedglean.experiment import Experiment
+
+
+@dataclass
+class Progress:
+    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so far."""
+
+    done: int
+    state: Record
+    kept: Kept
+    history: list[dict[str, Any]]
+
+
+class RunFolder:
+    """One run on disk; see `checkpoint` for what makes it whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoint")
+        if not (path / "config.toml").is_file():
+            raise StorageError(f"{path} is not a run folder: it has no config.toml")
+
+    @classmethod
+    def create(cls, path: Path, experiment: "Experiment") -> "RunFolder":
+        """A new folder, or an empty one; a folder that holds a run is never overwritten."""
+        if (path / "config.toml").exists():
+            raise StorageError(_why_not(path, experiment.config))
+        make_folder(path)
+        save_split(path / "split.json", experiment.split)
+        write_whole(path / "metrics.jsonl", b"")
+        write_whole(path / "config.toml", to_toml(experiment.config).encode())
+        return cls(path)
+
+    def config(self) -> Config:
+        layer = read_toml(self.path / "config.toml")
+        return resolve(layer.get("method"), layer)
+
+    def split(self) -> Split:
+        return load_split(self.path / "split.json")
+
+    def load(self) -> Progress | None:
+        """The last finished round, or None where no round was finished."""
+        if not self.checkpoints.current.exists():
+            write_whole(self._metrics_path, b"")
+            return None
+        done, state, clients, notes = self.checkpoints.load()
+        if notes["config"] != fingerprint(self.config()):
+            raise StorageError(
+                f"{self.path}/config.toml was changed after the run began; put it back, or start a new run"
+            )
+        lines = self._metrics(notes["metrics"])
+        if digest(lines) != notes["metrics_sha256"]:
+            raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
+        write_whole(self._metrics_path, lines)
+        return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
+
+    def save(self, progress: Progress, experiment: "Experiment") -> None:
+        """Commit the round that was just played."""
+        length = self._append(progress.history[-1])
+        config = experiment.config
+        due = progress.done % config.engine.checkpoint_every == 0 or progress.done >= config.rounds
+        if due:
+            kept = progress.kept
+            seal = digest(self._metrics(length))
+            notes = {"metrics": length, "metrics_sha256": seal, "config": fingerprint(config)}
+            self.checkpoints.save(progress.done, progress.state, kept.states, kept.changed, notes)
+            kept.changed.clear()
+
+    def finish(self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress) -> None:
+        """Write the final predictors, in the order in which the method names them."""
+        parts = {name: _as_tree(predictor) for name, predictor in predictors.items()}
+        dataset = experiment.dataset
+        notes = {
+            "classes": dataset.classes,
+            "mean": dataset.mean,
+            "std": dataset.std,
+            "rounds": progress.done,
+        }
+        write_whole(self.model_path, pack(parts, **notes))
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def _metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def predictors(self) -> tuple[dict[str, Predictor], dict[str, Any]]:
+        """The final predictors and what is to be known to use them."""
+        if not self.model_path.exists():
+            raise StorageError(f"{self.path} has no final model yet; 'fedglean resume {self.path}' finishes the run")
+        try:
+            content = self.model_path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {self.model_path}: {error.strerror}") from error
+        parts, notes = unpack(content, self.model_path)
+        return {name: _as_predictor(part) for name, part in parts.items()}, notes
+
+    def _metrics(self, length: int) -> bytes:
+        """The history so far; what follows belongs to rounds that were not finished."""
+        try:
+            return self._metrics_path.read_bytes()[:length]
+        except OSError as error:
+            raise StorageError(f"cannot read {self._metrics_path}: {error.strerror}") from error
+
+    def _append(self, line: dict[str, Any]) -> int:
+        try:
+            with open(self._metrics_path, "ab") as file:
+                file.write(json.dumps(line, sort_keys=True).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                return file.tell()
+        except OSError as error:
+            raise StorageError(f"cannot write {self._metrics_path}: {error.strerror}") from error
+
+
+def _as_tree(predictor: Predictor) -> Any:
+    if isinstance(predictor, Mixture):
+        return {"models": list(predictor.models), "weights": list(predictor.weights)}
+    return predictor
+
+
+def _as_predictor(part: Any) -> Predictor:
+    return Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
+
+
+def _why_not(path: Path, config: Config) -> str:
+    there = RunFolder(path)
+    if fingerprint(there.config()) != fingerprint(config):
+        return f"{path} holds a run of another configuration; choose another folder with --out"
+    return f"{path} holds this very run already; 'fedglean resume {path}' goes on with it or shows its result"

@@ -1,0 +1,67 @@
+"""Label images with a finished run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from fedglean.augment import Recipe
+from fedglean.engines.batches import Setting
+from fedglean.errors import DataError
+from fedglean.evaluate import Predictor, logits
+from fedglean.folder import RunFolder
+from fedglean.method import Mixture
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest class of an image and what the model thinks of all of them."""
+
+    path: Path
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+def predict(folder: Path, images: Sequence[Path]) -> list[Prediction]:
+    """Images are turned grey or coloured and scaled as the model wants them; the run's first predictor judges."""
+    predictors, notes = RunFolder(folder).predictors()
+    predictor = next(iter(predictors.values()))
+    model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
+    shape = model.architecture.shape
+    if not images:
+        return []
+    stacked = torch.stack([_read(path, shape) for path in images])
+    recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
+    dtype = next(iter(model.parameters.values())).dtype
+    return _judge(predictor, stacked, images, notes["classes"], Setting(recipe, dtype))
+
+
+def _judge(
+    predictor: Predictor, stacked: torch.Tensor, images: Sequence[Path], classes: Sequence[str], setting: Setting
+) -> list[Prediction]:
+    rows = logits(predictor, stacked, setting).double().softmax(-1)
+    found = []
+    for path, row in zip(images, rows, strict=True):
+        best = int(row.argmax())
+        shares = {name: float(share) for name, share in zip(classes, row, strict=True)}
+        found.append(Prediction(path, classes[best], float(row[best]), shares))
+    return found
+
+
+def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
+    channels, height, width = shape
+    try:
+        with Image.open(path) as file:
+            image = file.convert("L" if channels == 1 else "RGB")
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+            pixels = np.array(image, dtype=np.uint8)
+    except FileNotFoundError:
+        raise DataError(f"there is no image {path}") from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{path} is not an image that can be read ({error})") from error
+    return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)
