@@ -1,0 +1,300 @@
+"""What a run is made of: nested frozen dataclasses with strict keys, typed and within bounds.
+
+A configuration comes from layers, the weak ones first: the defaults here, what the method brings along
+(`Entry.defaults`), a preset, a TOML file, flags or keyword options. Every layer is a nested dictionary of the same
+shape as the TOML that `to_toml` writes.
+"""
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from fedglean.augment import STRONG
+from fedglean.data.labels import LAYOUTS
+from fedglean.data.partition import check_form, dealer
+from fedglean.data.sources import NAMES, PUBLISHED
+from fedglean.errors import ConfigError, unknown
+from fedglean.method import Method, setting
+from fedglean.methods import METHODS
+from fedglean.models import NORMS
+from fedglean.models.nets import net_of
+from fedglean.presets import PRESETS
+
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    name: str = setting("digits", "the data set")
+    root: str | None = setting(None, "where it lies on disk")
+    allow_partial: bool = setting(False, "go on with a part of a published set")
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    partition: str = setting("iid", "how images are spread over the clients")
+    labels: str = setting("hub:20", "who has labels")
+    clients: int = setting(20, "number of clients", low=1)
+    file: str | None = setting(None, "a saved split, instead of the three above")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    name: str = setting("cnn", "the net")
+    norm: str = setting("static", "how it normalises")
+    dropout: float = setting(0.0, "share of hidden units dropped, where the net has such a layer", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    quorum: float = setting(0.5, "share of the asked clients that must answer, else the run stops", low=0, high=1)
+    stretch: float = setting(100.0, "how far an upload may be from what was sent, relative to it", low=0)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    executor: str = setting("loop", "how a block of clients is served", choices=("loop",))
+    placement: str = setting("here", "where blocks run", choices=("here",))
+    device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
+    threads: int = setting(1, "torch threads; another number changes the last bits", low=1)
+    block: int = setting(16, "clients whose uploads are summed together", low=1)
+    evaluate_every: int = setting(1, "rounds between tests", low=1)
+    checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that determines a run. `settings` holds every setting of the method, not only those that were chosen."""
+
+    method: str
+    settings: Mapping[str, Any]
+    data: DataConfig
+    split: SplitConfig
+    model: ModelConfig
+    rounds: int = setting(50, "number of rounds", low=1)
+    seed: int = setting(0, "everything random follows from it", low=0, high=2**63 - 1)
+    strong: str = setting("fixmatch-ra", "what a strong view is")
+    gate: GateConfig = GateConfig()
+    engine: EngineConfig = EngineConfig()
+
+
+SECTIONS: Mapping[str, type] = {
+    "data": DataConfig,
+    "split": SplitConfig,
+    "model": ModelConfig,
+    "gate": GateConfig,
+    "engine": EngineConfig,
+}
+_TOP = ("rounds", "seed", "strong")
+_OWN_NAME = {"data.name": "data", "model.name": "model", "data.root": "data_root", "split.file": "split_file"}
+_PATHS = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
+
+#: Flat names of options and where they belong.
+FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for path in _PATHS} | {k: k for k in _TOP}
+
+
+def resolve(method: str | None, *layers: Layer) -> Config:
+    """What the layers add up to, the last one strongest; `method` outdoes a method that a layer names."""
+    name = _method_name(method, layers)
+    merged: dict[str, Any] = {}
+    for layer in (METHODS[name].defaults, *layers):
+        merged = _merged(merged, layer)
+    _refuse_unknown(merged)
+    sections = {section: kind(**_table(section, kind, merged.get(section, {}))) for section, kind in SECTIONS.items()}
+    top = _values("", Config, {key: value for key, value in merged.items() if key in _TOP})
+    config = Config(name, _table("settings", METHODS[name].method, merged.get("settings", {})), **sections, **top)
+    _check_names(config)
+    make_method(config)
+    return config
+
+
+def configure(
+    method: str | None = None, preset: str | None = None, file: Path | str | None = None, **options: Any
+) -> Config:
+    """From flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`, or `**{"split.labels": "hub:20"}`.
+
+    Options that are None count as not given; nested dictionaries are taken as they are.
+    """
+    layers = [_preset(preset)] if preset is not None else []
+    if file is not None:
+        layers.append(read_toml(Path(file)))
+    name = _method_name(method, layers)
+    if preset is not None and PRESETS[preset].method != name:
+        raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave one of them out")
+    given = {option: value for option, value in options.items() if value is not None}
+    return resolve(name, *layers, *(_nested(_place(key, value, name), value) for key, value in given.items()))
+
+
+def make_method(config: Config) -> Method:
+    """The method with the configuration's settings; it may refuse some that are fine one by one."""
+    return METHODS[config.method].method(**config.settings)
+
+
+def fingerprint(config: Config) -> str:
+    """A name for the result: configurations that share it train the same model and write the same history.
+
+    Where a published set lies does not matter, for its pixels are checked; a user's own images are known by their
+    place alone.
+    """
+    parts = asdict(config)
+    del parts["engine"]["checkpoint_every"]
+    if config.data.name in PUBLISHED:
+        del parts["data"]["root"]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration as text that `read_toml` and `resolve` turn into an equal one."""
+    parts = asdict(config)
+    tables = {name: parts.pop(name) for name in ("settings", *SECTIONS)}
+    texts = [_toml_lines(parts)]
+    texts += [f"[{name}]\n{_toml_lines(table, name == 'settings')}" for name, table in tables.items()]
+    return "\n".join(texts)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The layer that a file holds; what its keys mean is checked by `resolve`."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
+    named = [layer["method"] for layer in layers if "method" in layer]
+    chosen = name if name is not None else named[-1] if named else None
+    if chosen is None:
+        raise ConfigError(f"no method was named; choose one of {', '.join(METHODS)}")
+    if not isinstance(chosen, str) or chosen not in METHODS:
+        raise unknown("method", str(chosen), METHODS)
+    return chosen
+
+
+def _preset(name: str) -> dict[str, Any]:
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return {**PRESETS[name].layer, "method": PRESETS[name].method}
+
+
+def _place(option: str, value: Any, method: str) -> str:
+    """The full key of an option."""
+    settings = [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+    if "." in option or (isinstance(value, Mapping) and option in ("settings", *SECTIONS)):
+        return option
+    if option in FLAT:
+        return FLAT[option]
+    if option in settings:
+        return f"settings.{option}"
+    raise unknown(f"option of {method}", option, [*FLAT, *settings])
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    first, dot, rest = key.partition(".")
+    return {first: _nested(rest, value) if dot else value}
+
+
+def _merged(weak: Layer, strong: Layer) -> dict[str, Any]:
+    merged = dict(weak)
+    for key, value in strong.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _refuse_unknown(layer: Layer) -> None:
+    known = ("method", "settings", *SECTIONS, *_TOP)
+    for key in layer:
+        if key in FLAT and key not in known:
+            raise ConfigError(f"unknown key '{key}'; did you mean '{FLAT[key]}'?")
+        if key not in known:
+            raise unknown("key", key, known)
+
+
+def _table(name: str, kind: type, layer: Any) -> dict[str, Any]:
+    """The fields of one table, all of them, checked."""
+    if not isinstance(layer, Mapping):
+        raise ConfigError(f"{name} must be a table of keys, not {_shown(layer)}")
+    defaults = {field.name: field.default for field in fields(kind)}
+    for key in layer:
+        if key not in defaults:
+            raise unknown("key", f"{name}.{key}", [f"{name}.{each}" for each in defaults])
+    return _values(f"{name}.", kind, {**defaults, **layer})
+
+
+def _values(prefix: str, kind: type, values: Layer) -> dict[str, Any]:
+    hints, limits = get_type_hints(kind), {field.name: field.metadata for field in fields(kind)}
+    return {key: _checked(prefix + key, value, hints[key], limits[key]) for key, value in values.items()}
+
+
+def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
+    """The value in its own type and within its limits; "none" is the value None, for TOML has no other word for it."""
+    kinds = get_args(hint) or (hint,)
+    if type(None) in kinds and value in (None, "none"):
+        return None
+    value = _typed(key, value, [kind for kind in kinds if kind is not type(None)])
+    low, high, choices = (limits.get(name) for name in ("low", "high", "choices"))
+    if choices and value not in choices:
+        raise unknown(key, value, choices)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, not {value}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+        raise ConfigError(f"{key} must be {bounds}, not {value}")
+    return value
+
+
+def _typed(key: str, value: Any, kinds: Sequence[type]) -> Any:
+    number = not isinstance(value, bool)
+    if int in kinds and number and isinstance(value, Integral):
+        return int(value)
+    if float in kinds and number and isinstance(value, Real):
+        return float(value)
+    if str in kinds and isinstance(value, str | Path):
+        return str(value)
+    if bool in kinds and isinstance(value, bool):
+        return value
+    raise ConfigError(f"{key} must be {' or '.join(_WORDS[kind] for kind in kinds)}, not {_shown(value)}")
+
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the text '{value}'"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "a table" if isinstance(value, Mapping) else str(value)
+
+
+def _check_names(config: Config) -> None:
+    names = (
+        ("data set", config.data.name, NAMES),
+        ("norm", config.model.norm, NORMS),
+        ("strong augmentation", config.strong, STRONG),
+    )
+    for what, name, known in names:
+        if name not in known:
+            raise unknown(what, name, known)
+    net_of(config.model.name)
+    dealer(config.split.partition)
+    check_form("label layout", config.split.labels, LAYOUTS)
+
+
+def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:
+    lines = {name: "none" if value is None and with_none else value for name, value in table.items()}
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in lines.items() if value is not None)
+
+
+def _toml_value(value: str | float) -> str:
+    """TOML writes these four types as JSON does, but for one control character and JSON's escaped surrogates."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,223 @@
+"""The command line, from newcomers' first commands to full disks."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner, Result
+
+from fedglean import cli
+from fedglean.config import configure, to_toml
+from fedglean.data.split_file import load_split
+from fedglean.errors import StorageError
+from fedglean.experiment import prepare
+from fedglean.methods import METHODS
+from fedglean.presets import PRESETS
+
+QUICK = ("--rounds", "2", "--set", "epochs=1", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def failing(error: BaseException) -> Any:
+    def train(*_: Any) -> None:
+        raise error
+
+    return train
+
+
+def test_a_run_leaves_a_folder_with_everything_in_it(tmp_path: Path) -> None:
+    result = call("run", "hub-only", "--data", "digits", *QUICK, "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert "last" in result.output and "best" in result.output
+    assert "run folder: here" in result.output
+    names = {path.name for path in (tmp_path / "here").iterdir()}
+    assert {"config.toml", "metrics.jsonl", "checkpoint", "model.safetensors", "curves.png"} <= names
+    lines = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+
+
+def test_runs_get_folders_of_their_own_where_none_is_named(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert call("run", "hub-only", *QUICK).exit_code == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"hub-only-digits-seed0", "hub-only-digits-seed0-2"}
+
+
+def test_a_finished_run_says_so_and_predicts_images(tmp_path: Path) -> None:
+    call("run", "hub-only", *QUICK, "--out", "here")
+    again = call("resume", "here")
+    assert again.exit_code == 0
+    assert "here was finished already" in again.output
+    Image.fromarray((load_digits().images[0] * 15.9).astype("uint8")).save("zero.png")
+    told = call("predict", "here", "zero.png")
+    assert told.exit_code == 0, told.output
+    name, label, share, unit = told.output.split()
+    assert (name, unit) == ("zero.png", "%")
+    assert label in set("0123456789") and 10 <= float(share) <= 100
+    assert call("predict", "here", "none.png").exit_code == 3
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    call("run", "hub-only", *QUICK, "--out", "here")
+    other = call("run", "hub-only", *QUICK, "--seed", "1", "--out", "here")
+    assert other.exit_code == StorageError.exit_code
+    assert "another configuration" in other.stderr
+
+
+def test_the_printed_configuration_is_the_one_that_runs(tmp_path: Path) -> None:
+    printed = call("config", "semifl", "--labels", "hub:30", "--set", "rate=0.2", "--set", "gate.quorum=0.1")
+    assert printed.output == to_toml(configure("semifl", labels="hub:30", rate=0.2, quorum=0.1))
+    (tmp_path / "mine.toml").write_text(printed.output)
+    assert call("config", "--config", "mine.toml").output == printed.output
+    assert 'labels = "hub:40"' in call("config", "--config", "mine.toml", "--labels", "hub:40").output
+
+
+def test_set_reads_numbers_booleans_and_plain_words() -> None:
+    words = ("combine=parallel", "mixup=false", "epochs=2", "rate=1", "split.labels=hub:30", 'strong="semifl-ra"')
+    result = call("config", "semifl", *(part for word in words for part in ("--set", word)))
+    expected = configure(
+        "semifl", combine="parallel", mixup=False, epochs=2, rate=1.0, labels="hub:30", strong="semifl-ra"
+    )
+    assert result.output == to_toml(expected)
+
+
+def test_set_outdoes_a_flag_of_the_same_key() -> None:
+    assert "rounds = 4\n" in call("config", "semifl", "--rounds", "3", "--set", "rounds=4").output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
+        ("run", "no method was named; choose one of semifl"),
+        ("run semifl --data digts", "unknown data set 'digts'; did you mean 'digits'?"),
+        ("run semifl --labels hub:25", "use hub:20 or hub:30"),
+        ("run semifl --clients 5000", "5000 clients cannot share 1437 images"),
+        ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
+        ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
+        ("run semifl --set rate", "'--set rate' is no assignment"),
+        ("run semifl --set method=fedavg", "name it after 'run'"),
+        ("run fedavg --labels hub:20", "FedAvg needs clients with labels"),
+        ("run --preset semifl/cifar10-250-id", "did you mean 'semifl/cifar10-250-iid'?"),
+        ("run --preset semifl/cifar10-250-iid", "the data set 'cifar10' is read from disk"),
+        ("list methds", "unknown list 'methds'; did you mean 'methods'?"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence_and_leaves_nothing_behind(words: str, sentence: str, tmp_path: Path) -> None:
+    result = call(*words.split())
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ") and sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_run_is_refused() -> None:
+    assert call("resume", ".").exit_code == StorageError.exit_code
+    assert call("predict", ".", "a.png").exit_code == StorageError.exit_code
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_or_read_only_disk_is_a_sentence(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "train", failing(OSError(number, os.strerror(number), "runs/x")))
+    result = call("run", "semifl")
+    assert result.exit_code == 4
+    assert result.stderr == f"error: runs/x: {os.strerror(number)}\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "train", failing(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(cli.app, ["run", "semifl"], catch_exceptions=False)
+
+
+def test_an_interrupt_before_the_first_round_says_that_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "train", failing(KeyboardInterrupt()))
+    result = call("run", "semifl", "--out", "here")
+    assert (result.exit_code, result.stderr) == (130, "stopped; nothing was written yet\n")
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedglean.cli import main; main()", "run", "hub-only", "--rounds", "60"]
+    process = subprocess.Popen([*command, "--out", "here"], stderr=subprocess.PIPE, text=True)
+    metrics, deadline = tmp_path / "here/metrics.jsonl", time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.endswith("stopped; 'fedglean resume here' goes on\n")
+    assert "Traceback" not in errors
+    assert 0 < len(metrics.read_text().splitlines()) < 60
+    assert call("resume", "here", "--quiet").exit_code == 0
+    assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [*range(1, 61)]
+
+
+def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None:
+    words = ("--data", "digits", "--clients", "4", "--partition", "classes:3", "--labels", "hub:30")
+    result = call("partition", "semifl", *words, "--out", "chart.png", "--save", "split.json")
+    assert result.exit_code == 0, result.output
+    assert "hub" in result.output and "1407" in result.output
+    with Image.open("chart.png") as image:
+        assert image.format == "PNG"
+    split = load_split("split.json")
+    assert (len(split.hub), len(split.unlabelled)) == (30, 4)
+    assert call("run", "hub-only", *QUICK, "--split-file", "split.json", "--out", "here").exit_code == 0
+    used = cli.RunFolder(tmp_path / "here").split()
+    assert used.hub.tolist() == split.hub.tolist()
+
+
+@pytest.mark.parametrize("what", [*cli.LISTS, *METHODS, "presets"])
+def test_a_list_has_a_line_for_each_name(what: str) -> None:
+    result = call("list", what)
+    assert result.exit_code == 0
+    names = PRESETS if what == "presets" else cli.LISTS[what]() if what in cli.LISTS else configure(what).settings
+    for name in names:
+        assert any(line.startswith(f"{name} ") for line in result.output.splitlines()), name
+
+
+def test_list_alone_shows_all_but_the_presets() -> None:
+    output = call("list").output
+    assert all(title in output for title in ("methods", "data", "models", "partitions", "labels", "views"))
+    assert f"{len(PRESETS)} presets" in output
+
+
+def test_the_version_is_printed() -> None:
+    assert call("--version").output.startswith("fedglean ")
+
+
+def test_the_demo_compares_three_runs_and_replaces_an_older_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options in cli.DEMO.values():
+        monkeypatch.setitem(options, "rounds", 1)
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/notes.txt").write_text("mine")
+    for seeds in ("1", "2"):
+        result = call("demo", "--quiet", "--seeds", seeds)
+        assert result.exit_code == 0, result.output
+    rows = [line for line in result.output.splitlines() if "%" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["labels only", "SemiFL", "all labels"]
+    assert "picture: runs/demo/curves.png" in result.output
+    assert (tmp_path / "runs/demo/curves.png").exists()
+    assert (tmp_path / "runs/demo/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_starts_on_digits_with_nothing_said(name: str) -> None:
+    prepare(configure(name, data="digits")).start()
