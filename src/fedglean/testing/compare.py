@@ -1,0 +1,37 @@
+"""Where two trees differ."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.tree import Tree
+
+#: Differences of leaves whose entries are all smaller than this are judged as if the largest were this: a bias that
+#: should be zero is rounding and nothing else.
+SMALLEST = 1e-3
+
+
+def difference(a: Tree, b: Tree, tolerance: float = 0.0) -> str | None:
+    """What differs first, or None. The tolerance is relative to a leaf's largest entry; 0 means bit by bit."""
+    (shape, ours), (other_shape, theirs) = (tree.encode(tree.map(_as_tensor, side)) for side in (a, b))
+    if ours.keys() != theirs.keys():
+        return f"only one of them has {min(ours.keys() ^ theirs.keys())}"
+    if shape != other_shape:
+        return "they are built differently"
+    found = (_gap(path, leaf, theirs[path], tolerance) for path, leaf in ours.items())
+    return next((gap for gap in found if gap is not None), None)
+
+
+def _gap(path: str, a: Tensor, b: Tensor, tolerance: float) -> str | None:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"{path} differs in shape or dtype"
+    if torch.equal(a, b):
+        return None
+    gap, scale = float((a.double() - b.double()).abs().max()), float(a.double().abs().max())
+    return None if gap <= tolerance * max(scale, SMALLEST) else f"{path} differs by {gap:.2g}"
+
+
+def _as_tensor(leaf: Any) -> Any:
+    return torch.tensor(leaf, dtype=torch.float64) if isinstance(leaf, bool | int | float) else leaf

@@ -1,0 +1,79 @@
+"""Executors for tests: they show the mistakes that `loop` forgives."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedglean import tree
+from fedglean.engines.batches import Setting, batches
+from fedglean.engines.loop import Loop, Party
+from fedglean.method import Batch, Train, Trained
+from fedglean.randomness import fold_int
+from fedglean.tree import Tree
+
+
+class Notebook(Loop):
+    """`loop` that notes every training that a client asks for."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.trainings: list[Train] = []
+
+    def _serve_party(self, party: Party, request: Any, number: int) -> Any:
+        parts = request if isinstance(request, list) else [request]
+        self.trainings += [part for part in parts if isinstance(part, Train)]
+        return super()._serve_party(party, request, number)
+
+
+class Backwards(Loop):
+    """`loop` that serves the clients of a block from the last to the first."""
+
+    def run(self, parties: Sequence[Party]) -> list[Any]:
+        return super().run(parties[::-1])[::-1]
+
+
+class TwoLanes(Loop):
+    """`loop` whose every training step is lifted over two lanes.
+
+    The first lane is the client; the second differs from it in every number: its models, memory and frozen parts are
+    scaled, and it draws other batches. The client's result must not notice.
+    """
+
+    def _train(self, request: Train, key: int) -> Trained:
+        step = vmap(request.stepper())
+        models, memory = _two_lanes(tree.trainable(request.models)), _two_lanes(request.start_memory())
+        frozen = _two_lanes(dict(request.frozen))
+        totals: dict[str, Tensor] = {}
+        mine, others = batches(request, key, self.setting), batches(request, fold_int(key, "lane"), self.setting)
+        for batch, other in zip(mine, others, strict=True):
+            models, memory, metrics = step(models, memory, _side_by_side(batch, other), frozen)
+            totals = {name: value[0].double() + totals.get(name, 0.0) for name, value in metrics.items()}
+        count = max(1, request.length)
+        means = {name: float(total) / count for name, total in totals.items()}
+        return Trained(_first_lane(models), _first_lane(memory), request.length, means)
+
+
+def _two_lanes(lane: Tree) -> Tree:
+    return tree.map(lambda leaf: torch.stack([_tensor(leaf), _scaled(leaf)]), lane)
+
+
+def _side_by_side(batch: Batch, other: Batch) -> Batch:
+    both: Batch = tree.map(lambda a, b: torch.stack([a, _scaled(b)]), batch, other)
+    return both
+
+
+def _first_lane(lanes: Tree) -> Tree:
+    return tree.map(lambda leaf: leaf[0].clone(), lanes)
+
+
+def _tensor(leaf: Any) -> Tensor:
+    if not isinstance(leaf, Tensor):
+        raise TypeError(f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}")
+    return leaf
+
+
+def _scaled(leaf: Tensor) -> Tensor:
+    return leaf * 1.01 if leaf.is_floating_point() else leaf

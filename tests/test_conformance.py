@@ -1,0 +1,334 @@
+"""Every method of the package against the contract, and the contract's judge against methods that break it."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedglean import tree
+from fedglean.data.sources import load
+from fedglean.errors import RoundError
+from fedglean.losses import cross_entropy
+from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Talk, Train, Upload
+from fedglean.methods.common import supervised
+from fedglean.methods.fed_shvr import FedSHVR
+from fedglean.methods.hassle import Hassle
+from fedglean.methods.semifl import SemiFL
+from fedglean.methods.supervised import FedAvg, HubTraining
+from fedglean.models import Model
+from fedglean.sgd import SGD
+from fedglean.testing import check_method
+from fedglean.testing.compare import difference
+from fedglean.testing.faults import DAMAGES, chain, delay, drop, duplicate, poison
+from fedglean.testing.generators import positions
+from fedglean.testing.trial import play, served, small_experiment
+from fedglean.tree import Record, Tree
+
+SEMIFL = SemiFL(threshold=0.2, active=1.0, epochs=1)
+HASSLE = Hassle(active=1.0, epochs=1, residual_steps=2, batch=10, rate=0.03)
+SHVR = FedSHVR(epochs=1, labelled_batch=8, unlabelled_batch=8, ramp_epochs=4.0)
+
+CASES: dict[str, tuple[Method, str]] = {
+    "semifl": (SEMIFL, "static"),
+    "semifl without mixup": (replace(SEMIFL, mixup=False), "static"),
+    "semifl labelling by batch": (replace(SEMIFL, mixup=False, labels_from="batch"), "static"),
+    "semifl in parallel": (replace(SEMIFL, combine="parallel"), "static"),
+    "semifl with the hub's statistics": (
+        replace(SEMIFL, statistics_from="hub", statistics_formula="pooled"),
+        "static",
+    ),
+    "semifl forgetting momentum": (replace(SEMIFL, keep_momentum=False), "static"),
+    "hassle": (HASSLE, "static"),
+    "hassle with running averages": (HASSLE, "running"),
+    "hassle as released": (replace(HASSLE, variant="release", residual_decay=1e-4), "running"),
+    "hassle without residuals": (replace(HASSLE, residual=False), "static"),
+    "hassle without proximity": (replace(HASSLE, proximity=False), "static"),
+    "hassle with a threshold": (replace(HASSLE, threshold=0.3), "static"),
+    "fed-shvr": (SHVR, "static"),
+    "fed-shvr uncorrected": (replace(SHVR, correct=False), "static"),
+    "fed-shvr unnormalised": (replace(SHVR, normalise=False), "static"),
+    "fed-shvr uncorrected and unnormalised": (replace(SHVR, correct=False, normalise=False), "static"),
+    "fed-shvr with hard labels": (replace(SHVR, soft_weight=0.0), "static"),
+    "fed-shvr with shifted images": (replace(SHVR, perturb="shift"), "static"),
+    "fed-shvr with ramped labels": (replace(SHVR, ramped_labels=True), "static"),
+    "fed-shvr with running averages": (SHVR, "running"),
+    "fedavg": (FedAvg(active=1.0, epochs=1), "static"),
+    "training at the hub": (HubTraining(epochs=1), "static"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_method_keeps_the_contract(name: str) -> None:
+    method, norm = CASES[name]
+    check_method(method, norm=norm, rounds=3 if " " not in name else 2)
+
+
+@dataclass(frozen=True)
+class Plain(FedAvg):
+    """FedAvg in small, to be spoilt below."""
+
+    active: float = 1.0
+    epochs: int = 1
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.labelled):
+            return None
+        trained = yield self.training(me, message)
+        return Upload(model=trained.model, keep={"visits": torch.ones(1)})
+
+    def training(self, me: Me, message: Record) -> Train:
+        streams = {"labelled": Stream(me.labelled, batch=5)}
+        return Train(message.model, streams, self.loss, SGD(0.1), epochs=1)
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> Any:
+        return supervised(model, batch, frozen)
+
+
+@dataclass(frozen=True)
+class DrawsFromTorch(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        noise = 1 + 0.01 * float(torch.rand(()))
+        upload = yield from super().client(me, message)
+        return upload and Upload(model=tree.map(lambda leaf: noise * leaf, upload.trees["model"]))
+
+
+@dataclass(frozen=True)
+class DrawsFromNumpy(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        np.random.rand()
+        return (yield from super().round(hub, state))
+
+
+@dataclass(frozen=True)
+class DrawsFromRandom(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        random.random()
+        return (yield from super().round(hub, state))
+
+
+TRUTH = load("digits").train_labels
+
+
+@dataclass(frozen=True)
+class KnowsHiddenLabels(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.unlabelled):
+            return None
+        known = me.unlabelled.labelled(TRUTH[me.unlabelled.index])
+        return (yield from super().client(replace(me, labelled=known), message))
+
+
+@dataclass(frozen=True)
+class CapturesLabels(Plain):
+    def training(self, me: Me, message: Record) -> Train:
+        label = me.labelled.label
+
+        def loss(model: Model, batch: Batch, frozen: Tree) -> torch.Tensor:
+            return cross_entropy(model(batch.labelled.images), label[batch.labelled.index])  # type: ignore[index]
+
+        return replace(super().training(me, message), loss=loss)
+
+
+@dataclass(frozen=True)
+class Branches(Plain):
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> torch.Tensor:
+        loss = supervised(model, batch, frozen)
+        return loss if loss > 1 else 2 * loss
+
+
+@dataclass(frozen=True)
+class AddsOverLanes(Plain):
+    """Lifts, but with a number that is no tensor among the frozen."""
+
+    def training(self, me: Me, message: Record) -> Train:
+        return replace(super().training(me, message), frozen={"weight": 0.5})
+
+
+VISITS: Counter[int] = Counter()
+
+
+@dataclass(frozen=True)
+class RemembersGlobally(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        VISITS[me.number] += 1
+        upload = yield from super().client(me, message)
+        return upload and Upload(weight=1 / VISITS[me.number], model=upload.trees["model"])
+
+
+@dataclass(frozen=True)
+class SharesBetweenClients(Plain):
+    """The first client of a round that is served is worth more."""
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        VISITS.clear()
+        return (yield from super().round(hub, state))
+
+    def client(self, me: Me, message: Record) -> Talk:
+        VISITS[0] += 1
+        upload = yield from super().client(me, message)
+        return upload and Upload(weight=1 / VISITS[0], model=upload.trees["model"])
+
+
+@dataclass(frozen=True)
+class WritesIntoItsState(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        if me.state is not None:
+            me.state["visits"] += 1
+        return (yield from super().client(me, message))
+
+
+@dataclass(frozen=True)
+class WritesIntoTheMessage(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        message.model.parameters["output.bias"].add_(0.1)
+        return (yield from super().client(me, message))
+
+
+@dataclass(frozen=True)
+class WritesIntoTheHubsState(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        state.model.parameters["output.bias"].add_(0.1)
+        return (yield from super().round(hub, state))
+
+
+@dataclass(frozen=True)
+class ChangesItself(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        object.__setattr__(self, "rate", self.rate * 0.9)
+        return (yield from super().round(hub, state))
+
+
+@dataclass(frozen=True)
+class UploadsIntegers(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        message = {"model": state.model, "rate": 0.1, "count": torch.zeros(1, dtype=torch.long)}
+        reply = yield Ask(self.client, hub.everyone, message)
+        return Record(model=reply.mean("model"), tested=reply.mean("model"))
+
+    def client(self, me: Me, message: Record) -> Talk:
+        upload = yield from super().client(me, message)
+        return upload and Upload(model=upload.trees["model"], count=message.count + len(me.labelled))
+
+
+@dataclass(frozen=True)
+class KeepsWhatCannotBeStored(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        upload = yield from super().client(me, message)
+        return upload and Upload(model=upload.trees["model"], keep={"set": {1, 2}})
+
+
+@dataclass(frozen=True)
+class NobodyTrains(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        yield from ()
+        return None
+
+
+@dataclass(frozen=True)
+class StumblesOverEmptyClients(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        trained = yield self.training(me, message)
+        return Upload(model=trained.model)
+
+
+@dataclass
+class Mutable(Method):
+    """A dataclass that is not frozen."""
+
+    rate: float = 0.1
+
+    def start(self, make: Any) -> Record:
+        return Record(model=make("model"))
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        yield from ()
+        return state
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.model}
+
+
+BROKEN: list[tuple[Method, str]] = [
+    (DrawsFromTorch(), "torch's global generator was used"),
+    (DrawsFromNumpy(), "numpy's global generator was used"),
+    (DrawsFromRandom(), "random's global generator was used"),
+    (KnowsHiddenLabels(), "hidden labels"),
+    (CapturesLabels(), "captures a Tensor in a closure"),
+    (Branches(), r"cannot be lifted .*round 1, client \d"),
+    (AddsOverLanes(), "cannot be lifted .*hold tensors only"),
+    (RemembersGlobally(), "a second run gives another result"),
+    (SharesBetweenClients(), "the order in which clients are served"),
+    (WritesIntoItsState(), "wrote into me.state in place"),
+    (WritesIntoTheMessage(), "wrote into its message"),
+    (WritesIntoTheHubsState(), "wrote into the hub's state"),
+    (ChangesItself(), "the method object changed"),
+    (UploadsIntegers(), "only floats can be averaged"),
+    (KeepsWhatCannotBeStored(), "must be storable"),
+    (NobodyTrains(), "every client abstained"),
+    (StumblesOverEmptyClients(), "client 0.*an empty stream"),
+    (Mutable(), "not a frozen dataclass"),
+]
+
+
+@pytest.mark.parametrize(("method", "rule"), BROKEN, ids=lambda value: type(value).__name__)
+def test_a_broken_rule_is_named(method: Method, rule: str) -> None:
+    VISITS.clear()
+    with pytest.raises(AssertionError, match=rule):
+        check_method(method, rounds=2)
+
+
+def test_the_judge_leaves_the_global_generators_as_they_were() -> None:
+    torch.manual_seed(7)
+    np.random.seed(7)
+    random.seed(7)
+    before = positions()
+    check_method(HubTraining(epochs=1), rounds=1)
+    assert positions() == before
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_every_damage_is_refused_and_leaves_no_trace(name: str) -> None:
+    experiment = small_experiment(Plain(), rounds=2)
+    without, damaged = (
+        play(served(experiment, deliver=fault)) for fault in (drop((1, 5)), poison(DAMAGES[name], (1, 5)))
+    )
+    assert {refusal["client"] for refusal in damaged.history[0]["refused"]} == {5}
+    assert damaged.history[1]["refused"] == []
+    assert difference(without.tree, damaged.tree) is None
+
+
+def test_a_doubled_upload_counts_once() -> None:
+    experiment = small_experiment(Plain(), rounds=2)
+    doubled = play(served(experiment, deliver=duplicate((1, 5), (2, 6))))
+    assert [refusal["client"] for line in doubled.history for refusal in line["refused"]].count(5) > 0
+    assert all("duplicate" in refusal["reason"] for line in doubled.history for refusal in line["refused"])
+    assert difference(play(experiment).tree, doubled.tree) is None
+
+
+def test_a_late_upload_is_stale_and_as_good_as_lost() -> None:
+    experiment = small_experiment(Plain(), rounds=3)
+    late, lost = (play(served(experiment, deliver=fault((1, 5)))) for fault in (delay, drop))
+    assert late.history[0]["refused"] == []
+    assert all("stale: it answers round 1" in refusal["reason"] for refusal in late.history[1]["refused"])
+    assert late.history[1]["refused"] and late.history[2]["refused"] == []
+    assert difference(lost.tree, late.tree) is None
+
+
+def test_faults_in_a_chain_all_strike() -> None:
+    experiment = small_experiment(Plain(), rounds=1)
+    faults = chain(drop((1, 5)), duplicate((1, 6)), poison(DAMAGES["infinite"], (1, 7)))
+    struck = play(served(experiment, deliver=faults))
+    assert {refusal["client"] for refusal in struck.history[0]["refused"]} == {6, 7}
+
+
+def test_too_few_usable_uploads_end_the_run_with_a_sentence() -> None:
+    experiment = small_experiment(Plain(), rounds=1)
+    everyone = [(1, client) for client in range(8)]
+    strict = served(experiment, quorum=0.9, deliver=poison(DAMAGES["not a number"], *everyone))
+    with pytest.raises(AssertionError, match="the quorum is 90%") as raised:
+        play(strict)
+    assert isinstance(raised.value.__cause__, RoundError)

@@ -1,0 +1,242 @@
+"""Who may know whom: read off the source files, not off what happens to be imported."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "fedglean"
+FILES = sorted(SOURCE.rglob("*.py"))
+IDS = [str(path.relative_to(SOURCE)) for path in FILES]
+METHOD_FILES = [path for path in FILES if path.parent.name == "methods"]
+ENGINE_FILES = [path for path in FILES if path.parent.name == "engines"]
+
+#: What a method may know beside its neighbours: the contract and pure pieces.
+METHODS_MAY_KNOW = {
+    "fedglean.method",
+    "fedglean.methods",
+    "fedglean.data.images",
+    "fedglean.errors",
+    "fedglean.losses",
+    "fedglean.models",
+    "fedglean.randomness",
+    "fedglean.sgd",
+    "fedglean.tree",
+}
+#: Modules with random numbers that depend on what ran before.
+STATEFUL = ("random", "secrets", "uuid", "numpy.random")
+TORCH_DRAWS = {
+    "bernoulli",
+    "default_generator",
+    "dropout",
+    "Generator",
+    "initial_seed",
+    "manual_seed",
+    "multinomial",
+    "normal",
+    "poisson",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "random",
+    "randperm",
+    "seed",
+}
+#: The judge of methods sets the global generators and looks whether they moved; it draws nothing from them.
+WATCHED = {
+    "torch.manual_seed",
+    "torch.get_rng_state",
+    "torch.set_rng_state",
+    "numpy.random.seed",
+    "numpy.random.get_state",
+    "numpy.random.set_state",
+    "random.seed",
+    "random.getstate",
+    "random.setstate",
+}
+METHODS_THAT_DRAW = {
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+}
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of all that a file imports anywhere, late imports included."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively, which hides what it knows"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of an attribute, or nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
+
+
+def uses(path: Path) -> Iterator[str]:
+    """Dotted names in a file, each with its first part as imported: `np.random.rand` is `numpy.random.rand`."""
+    tree = parsed(path)
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        name = dotted(node)
+        if name:
+            first, dot, rest = name.partition(".")
+            yield aliases.get(first, first) + dot + rest
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert len(FILES) > 40 and len(METHOD_FILES) > 4 and len(ENGINE_FILES) > 3
+
+
+@pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
+def test_a_method_knows_the_contract_and_pure_pieces_only(path: Path) -> None:
+    own = [name for name in imported(path) if within(name, "fedglean")]
+    assert not [name for name in own if not any(within(name, known) for known in METHODS_MAY_KNOW)]
+
+
+@pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
+def test_a_method_imports_no_other_heavy_machinery(path: Path) -> None:
+    allowed = ("fedglean", "torch", "math", "collections", "dataclasses", "typing", "abc", "functools", "itertools")
+    assert all(name.split(".")[0] in allowed for name in imported(path))
+
+
+@pytest.mark.parametrize("path", ENGINE_FILES, ids=lambda path: path.name)
+def test_no_engine_names_a_method(path: Path) -> None:
+    assert not [name for name in imported(path) if within(name, "fedglean.methods")]
+    names = {"semifl", "hassle", "shvr", "fedavg", "fedmatch", "rscfed"}
+    words = path.read_text("utf-8").lower()
+    assert not [name for name in names if name in words]
+
+
+def test_the_contract_knows_no_engine_no_method_and_no_data_beyond_images() -> None:
+    for file in ("method.py", "sgd.py", "losses.py", "randomness.py", "tree.py"):
+        known = [name for name in imported(SOURCE / file) if within(name, "fedglean")]
+        banned = ("engines", "methods", "run", "report", "config", "experiment", "folder", "evaluate", "deploy")
+        assert not [name for name in known if any(within(name, f"fedglean.{part}") for part in banned)]
+        assert not [
+            name for name in known if within(name, "fedglean.data") and not within(name, "fedglean.data.images")
+        ]
+
+
+def test_hidden_labels_are_known_to_the_evaluator_and_to_who_hands_them_over() -> None:
+    holders = {path.relative_to(SOURCE).as_posix() for path in FILES if "Truth" in "".join(imported(path))}
+    assert holders <= {"evaluate.py", "experiment.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_nothing_imports_torchvision(path: Path) -> None:
+    assert not [name for name in imported(path) if within(name, "torchvision")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_nothing_is_unpickled_but_published_formats_by_a_restricted_reader(path: Path) -> None:
+    pickles = {
+        name
+        for name in imported(path)
+        if name.split(".")[0] in ("pickle", "dill", "cloudpickle", "shelve", "joblib", "marshal")
+    }
+    if path == SOURCE / "data" / "formats.py":
+        assert pickles <= {"pickle"}
+        assert {name for name in uses(path) if within(name, "pickle")} <= {
+            "pickle",
+            "pickle.Unpickler",
+            "pickle.UnpicklingError",
+        }
+    else:
+        assert not pickles
+    assert not {name for name in uses(path) if name in ("torch.load", "torch.save", "torch.jit.load")}
+
+
+def test_numpy_never_unpickles() -> None:
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant) and node.value.value is False, path
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_no_random_number_comes_from_a_generator_with_a_memory(path: Path) -> None:
+    if path == SOURCE / "randomness.py":
+        return
+    used = set(uses(path))
+    if path.parent == SOURCE / "testing":
+        used -= WATCHED
+    else:
+        assert not [name for name in imported(path) if any(within(name, module) for module in STATEFUL)]
+    assert not [name for name in used if name.startswith("random.")]
+    numpy_draws = {name for name in used if name.startswith("numpy.random.")} - {"numpy.random.Generator"}
+    torch_draws = {f"torch.{name}" for name in TORCH_DRAWS} | {f"torch.cuda.{name}" for name in TORCH_DRAWS}
+    functional = {
+        f"torch.nn.functional.{name}"
+        for name in ("dropout", "dropout1d", "dropout2d", "alpha_dropout", "rrelu", "gumbel_softmax")
+    }
+    assert not numpy_draws and not used & (torch_draws | functional)
+    assert not [name for name in used if "." in name and name.rpartition(".")[2] in METHODS_THAT_DRAW]
+
+
+def test_every_file_can_be_imported_by_itself() -> None:
+    graph = {module(path): {name for name in known_modules(path)} for path in FILES}
+    assert not list(cycles(graph))
+
+
+def module(path: Path) -> str:
+    parts = ("fedglean", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def known_modules(path: Path) -> Iterator[str]:
+    """Modules of ours that importing this file runs: not those imported in a function or for types alone."""
+    modules = {module(file) for file in FILES}
+    for node in parsed(path).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            found = name if name in modules else name.rpartition(".")[0]
+            if found in modules and found != module(path):
+                yield found
+
+
+def cycles(graph: dict[str, set[str]]) -> Iterator[str]:
+    """Modules that reach themselves."""
+    for start in graph:
+        seen: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            current = waiting.pop()
+            if current == start:
+                yield start
+                break
+            if current not in seen:
+                seen.add(current)
+                waiting += graph[current]
