@@ -309,6 +309,7 @@ def test_working_everywhere_and_selecting_equals_working_on_the_few(name: str) -
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("strong", STRONG)
 @pytest.mark.parametrize("name", sorted(set(VIEWS) - {"noise"}))
 def test_a_gpu_gives_the_same_views_without_waiting(name: str, strong: str) -> None:

@@ -59,7 +59,7 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    executor: str = setting("loop", "how a block of clients is served", choices=("loop",))
+    executor: str = setting("loop", "client by client, or a block as one tensor program", choices=("loop", "stack"))
     placement: str = setting("here", "where blocks run", choices=("here",))
     device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))

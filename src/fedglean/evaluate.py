@@ -20,12 +20,11 @@ Predictor = Model | Mixture
 
 def logits(predictor: Predictor, images: Tensor, setting: Setting, batch: int = 500) -> Tensor:
     """Raw outputs for uint8 images."""
+    unused = torch.zeros(len(images), dtype=torch.long, device=images.device)
     with torch.no_grad():
         parts = [
-            predictor.evaluate(
-                view("plain", part, torch.zeros(len(part), dtype=torch.long), setting.recipe, setting.dtype)
-            )
-            for part in torch.split(images, batch)
+            predictor.evaluate(view("plain", part, keys, setting.recipe, setting.dtype))
+            for part, keys in zip(torch.split(images, batch), torch.split(unused, batch), strict=True)
         ]
     return torch.cat(parts)
 
@@ -87,6 +86,7 @@ class Evaluator:
 
 
 def _by_class(right: Tensor, labels: Tensor, classes: int) -> list[float | None]:
-    hits = torch.bincount(labels, weights=right, minlength=classes)
-    counts = torch.bincount(labels, minlength=classes)
-    return [float(hit / count) if count else None for hit, count in zip(hits, counts, strict=True)]
+    # A product with 0 and 1: torch.bincount with weights has no deterministic kernel on CUDA.
+    member = (labels[:, None] == torch.arange(classes, device=labels.device)).double()
+    pairs = zip((right @ member).tolist(), member.sum(0).tolist(), strict=True)
+    return [hits / count if count else None for hits, count in pairs]

@@ -1,5 +1,6 @@
 """From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,15 @@ from fedglean.data.split_file import check_split, load_split
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Here
 from fedglean.engines.loop import Loop
+from fedglean.engines.stack import Stack
 from fedglean.errors import ConfigError
 from fedglean.evaluate import Evaluator
 from fedglean.method import Hub, Method
 from fedglean.models import Architecture, Model
 from fedglean.randomness import fold_int
 from fedglean.tree import Record
+
+EXECUTORS = {"loop": Loop, "stack": Stack}
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,10 @@ class Experiment:
         federation = self.federation
         return Hub(round, self.config.rounds, federation.hub, federation.declared, self.key("hub", round))
 
+    @property
+    def device(self) -> torch.device:
+        return self.federation.hub.index.device
+
     def key(self, *names: int | str) -> int:
         return fold_int(self.config.seed, *names)
 
@@ -53,7 +61,7 @@ class Experiment:
 def prepare(config: Config, split: Split | None = None) -> Experiment:
     """Load, divide and check everything; whatever is wrong with the input is said here, before any work."""
     device = _device(config.engine.device)
-    torch.set_num_threads(config.engine.threads)
+    _settle(device, config.engine.threads)
     method = make_method(config)
     dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
     split = split or divide_up(config, dataset)
@@ -61,10 +69,12 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
     federation, truth = divide(dataset, split, device)
     method.check(federation.declared, len(federation.hub))
     recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
-    setting = Setting(recipe, getattr(torch, config.engine.dtype))
+    at_once = 4096 if device.type == "cpu" else 32768
+    setting = Setting(recipe, getattr(torch, config.engine.dtype), at_once)
+    executor = EXECUTORS[config.engine.executor](setting)
     evaluator = Evaluator(dataset.test_images.to(device), dataset.test_labels.to(device), truth, setting)
     gate = config.gate
-    placement = Here(federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch, evaluator.watch)
+    placement = Here(federation, executor, config.engine.block, gate.quorum, gate.stretch, evaluator.watch)
     return Experiment(config, method, dataset, split, federation, evaluator, placement)
 
 
@@ -98,6 +108,14 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
+
+
+def _settle(device: torch.device, threads: int) -> None:
+    """What else decides the last bits: the number of threads, and which kernels CUDA may choose."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def _path(text: str | None) -> Path | None:

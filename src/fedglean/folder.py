@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fedglean import tree
 from fedglean.checkpoint import Checkpoints, digest, make_folder, pack, unpack, write_whole
 from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
@@ -58,8 +61,8 @@ class RunFolder:
     def split(self) -> Split:
         return load_split(self.path / "split.json")
 
-    def load(self) -> Progress | None:
-        """The last finished round, or None where no round was finished."""
+    def load(self, device: torch.device | None = None) -> Progress | None:
+        """The last finished round, on the device that goes on with it, or None where no round was finished."""
         if not self.checkpoints.current.exists():
             write_whole(self._metrics_path, b"")
             return None
@@ -72,6 +75,7 @@ class RunFolder:
         if digest(lines) != notes["metrics_sha256"]:
             raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
         write_whole(self._metrics_path, lines)
+        state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
 
     def save(self, progress: Progress, experiment: "Experiment") -> None:

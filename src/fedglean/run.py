@@ -31,7 +31,7 @@ def resume(folder: Path, on_round: OnRound | None = None) -> Result:
     """Go on with a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
     experiment = prepare(place.config(), place.split())
-    progress = place.load() or Progress(0, experiment.start(), Kept(), [])
+    progress = place.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
     return play(experiment, progress, place, on_round)
 
 

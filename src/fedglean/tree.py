@@ -62,6 +62,11 @@ def norm(tree: Tree) -> Tensor:
     return torch.sqrt(sum((leaf.square().sum() for leaf in pytree.tree_leaves(tree)), torch.zeros(())))
 
 
+def to_device(tree: Tree, device: torch.device | None) -> Tree:
+    """The same tree with its tensors on a device."""
+    return map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) and device is not None else leaf, tree)
+
+
 def trainable(tree: Tree) -> Tree:
     """The tree as training takes and uploads return it: static statistics, of other weights soon, are left out."""
 

@@ -1,6 +1,7 @@
 """The executor `loop`: one client after the other. The reference that every other executor must equal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,27 +30,49 @@ class Party:
     observe: Observer | None = None
 
 
-class PartyError(RuntimeError):
+class PartyError(Exception):
     """A bug inside a method or an executor; its first line says where it struck."""
+
+
+class Conversation:
+    """A party on its way: what it asks for now, or what it returned in the end."""
+
+    def __init__(self, party: Party) -> None:
+        self.party, self.number, self.done = party, -1, False
+        self.request: Any = None
+        self.result: Any = None
+
+    def go_on(self, reply: Any) -> None:
+        """Hand over the answer to its request, and run it to the next one."""
+        with self.blamed("after " if self.request is not None else ""):
+            try:
+                self.request = self.party.talk.send(reply)
+                self.number += 1
+            except StopIteration as stop:  # of the party alone: one that escapes an answer is a bug like any other
+                self.done, self.result = True, stop.value
+
+    @contextmanager
+    def blamed(self, when: str = "") -> Iterator[None]:
+        """Errors inside say in their first line whose they are."""
+        try:
+            yield
+        except (FedgleanError, PartyError):
+            raise
+        except Exception as error:
+            request = f"request {self.number} ({type(self.request).__name__})"
+            where = f"{when}{request}" if self.request is not None else "before its first request"
+            raise PartyError(f"{self.party.name}, {where}: {type(error).__name__}: {error}") from error
 
 
 def converse(party: Party, answer: Callable[[Any, int], Any]) -> Any:
     """Run a party to its end and return what it returned; `answer` serves its requests, numbered from 0."""
-    reply, number, where = None, 0, "before its first request"
-    try:
-        while True:
-            try:
-                request = party.talk.send(reply)
-            except StopIteration as stop:  # of the party alone: one that escapes an answer is a bug like any other
-                return stop.value
-            where = f"request {number} ({type(request).__name__})"
-            reply = answer(request, number)
-            where = f"after {where}"
-            number += 1
-    except (FedgleanError, PartyError):
-        raise
-    except Exception as error:
-        raise PartyError(f"{party.name}, {where}: {type(error).__name__}: {error}") from error
+    talk = Conversation(party)
+    talk.go_on(None)
+    while not talk.done:
+        with talk.blamed():
+            reply = answer(talk.request, talk.number)
+        talk.go_on(reply)
+    return talk.result
 
 
 class Loop:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.admit import Envelope
 from fedglean.data.images import Images
+from fedglean.engines.stack import Stack
 from fedglean.evaluate import logits
 from fedglean.experiment import Experiment
 from fedglean.folder import Progress
@@ -163,6 +164,11 @@ def check_lifting(case: Case) -> None:
     close(case, other, f"{broken}: beside another client a client's result changes")
 
 
+def check_stacked(case: Case) -> None:
+    other = play(served(case.experiment, Stack))
+    close(case, other, "clients that are stacked into one tensor program give another result than one by one")
+
+
 def check_poisoned_neighbour(case: Case) -> None:
     """A refused upload is as good as one that was never sent, the client's own state included."""
     hits = {(envelope.round, envelope.client) for envelope in case.uploads if envelope.round == 2}
@@ -194,6 +200,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_steps_capture_nothing,
     check_predictors,
     check_what_must_not_matter,
+    check_stacked,
     check_poisoned_neighbour,
 )
 ONE_BY_ONE: tuple[Callable[[Case], None], ...] = (
