@@ -134,7 +134,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "weight a tensor": (weighted(torch.ones(3)), "weight of 'model' is neither a number nor a tree of its shape"),
     "weight tree above": (weight_tree(5.0), "weight of 'model' has an entry outside [0, 4]"),
     "weight tree below": (weight_tree(-1.0), "weight of 'model' has an entry outside [0, 4]"),
-    "weight tree nan": (weight_tree(math.nan), "weight of 'model' is neither a number nor a tree of its shape"),
+    "weight tree nan": (weight_tree(math.nan), "weight of 'model' has an entry outside"),
     "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
     "parameter more": (with_another_parameter, "'model' has a part nobody asked for: trojan"),
     "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser'; asked for: model, sums"),

@@ -136,7 +136,7 @@ def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
         blocks = Partial()
         for begin in range(0, 20, block):
             blocks = blocks + summed(*(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block]))
-        return blocks.totals["part"]["x"]
+        return blocks.totals["part"]
 
     assert torch.equal(total(6), total(6))
 

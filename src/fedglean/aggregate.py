@@ -19,10 +19,10 @@ from fedglean.tree import Tree
 
 @dataclass
 class Partial:
-    """Weighted sums of uploads, name by name and leaf by leaf."""
+    """Weighted sums of uploads: a row of numbers a name, and its weight, a number or a row."""
 
-    totals: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    weights: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reports: dict[str, tuple[float, float]] = field(default_factory=dict)
     uploads: dict[int, Upload] = field(default_factory=dict)
@@ -35,13 +35,10 @@ class Partial:
         """Add one admitted upload; reports are averaged by the number of images behind them."""
         self.answered.append(client)
         for name, sent in upload.trees.items():
-            leaves = tree.named(sent)
             self.received += tree.size_in_bytes(sent)
-            weights = _leaf_weights(upload.weight(name), leaves)
-            scaled = {path: leaf.double() * weights[path] for path, leaf in leaves.items()}
-            _accumulate(self.totals, name, scaled)
-            _accumulate(self.weights, name, weights)
-            self.counts[name] = self.counts.get(name, 0) + 1
+            weight = upload.weight(name)
+            weight = float(weight) if isinstance(weight, int | float) else tree.row(weight)
+            self._accumulate(name, tree.row(sent) * weight, weight, 1)
         for name, value in upload.report.items():
             total, count = self.reports.get(name, (0.0, 0.0))
             self.reports[name] = (total + images * float(value), count + images)
@@ -51,9 +48,7 @@ class Partial:
     def __add__(self, other: "Partial") -> "Partial":
         """This block followed by the next."""
         for name in other.totals:
-            _accumulate(self.totals, name, other.totals[name])
-            _accumulate(self.weights, name, other.weights[name])
-            self.counts[name] = self.counts.get(name, 0) + other.counts[name]
+            self._accumulate(name, other.totals[name], other.weights[name], other.counts[name])
         for name, (total, count) in other.reports.items():
             mine = self.reports.get(name, (0.0, 0.0))
             self.reports[name] = (mine[0] + total, mine[1] + count)
@@ -64,18 +59,11 @@ class Partial:
         self.received += other.received
         return self
 
-
-def _accumulate(sums: dict[str, dict[str, Tensor]], name: str, leaves: Mapping[str, Tensor]) -> None:
-    before = sums.get(name)
-    sums[name] = dict(leaves) if before is None else {path: before[path] + leaf for path, leaf in leaves.items()}
-
-
-def _leaf_weights(weight: Any, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if isinstance(weight, int | float):
-        return {
-            path: torch.tensor(float(weight), dtype=torch.float64, device=leaf.device) for path, leaf in leaves.items()
-        }
-    return {path: leaf.double() for path, leaf in tree.named(weight).items()}
+    def _accumulate(self, name: str, total: Tensor, weight: Any, count: int) -> None:
+        known = name in self.totals
+        self.totals[name] = self.totals[name] + total if known else total
+        self.weights[name] = self.weights[name] + weight if known else weight
+        self.counts[name] = self.counts.get(name, 0) + count
 
 
 class Reply:
@@ -96,28 +84,23 @@ class Reply:
         return self._sums.counts.get(name, 0)
 
     def weight(self, name: str) -> float:
-        """Sum of the weights, where they are numbers."""
-        leaves = self._sums.weights.get(name, {})
-        return float(next(iter(leaves.values()))) if leaves else 0.0
+        """Sum of the weights; where they are trees, of their first element's."""
+        weight = self._sums.weights.get(name, 0.0)
+        return float(weight[0]) if isinstance(weight, Tensor) else float(weight)
 
     def sum(self, name: str) -> Tree:
         """Weighted sum; zeros where nobody uploaded the name."""
         if not self.has(name):
             return tree.zeros(self._templates[name])
-        return self._restore(name, self._sums.totals[name])
+        return tree.from_row(self._templates[name], self._sums.totals[name])
 
     def mean(self, name: str) -> Tree:
         """Weighted mean; an element that nobody owns, or all of it if nobody uploaded the name, is as it was sent."""
         template = self._templates[name]
         if not self.has(name):
             return template
-        sent, weights = tree.named(template), self._sums.weights[name]
-        means = {
-            path: torch.where(weights[path] > 0, total / weights[path].clamp(min=1e-300), sent[path].double())
-            for path, total in self._sums.totals[name].items()
-        }
-        return self._restore(name, means)
-
-    def _restore(self, name: str, leaves: Mapping[str, Tensor]) -> Tree:
-        dtypes = tree.named(self._templates[name])
-        return tree.rebuild(self._templates[name], {path: leaf.to(dtypes[path].dtype) for path, leaf in leaves.items()})
+        total, weight = self._sums.totals[name], self._sums.weights[name]
+        if not isinstance(weight, Tensor):
+            return tree.from_row(template, total / weight)
+        owned = torch.where(weight > 0, total / weight.clamp(min=1e-300), tree.row(template))
+        return tree.from_row(template, owned)

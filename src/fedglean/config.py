@@ -63,6 +63,8 @@ class EngineConfig:
     placement: str = setting("here", "where blocks run", choices=("here",))
     device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
+    compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
+    half: bool = setting(False, "bf16 autocast on CUDA; needs compile")
     threads: int = setting(1, "torch threads; another number changes the last bits", low=1)
     block: int = setting(16, "clients whose uploads are summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)

@@ -70,7 +70,8 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
     method.check(federation.declared, len(federation.hub))
     recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
     at_once = 4096 if device.type == "cpu" else 32768
-    setting = Setting(recipe, getattr(torch, config.engine.dtype), at_once)
+    cuda = {"compile": config.engine.compile, "half": config.engine.half} if device.type == "cuda" else {}
+    setting = Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
     executor = EXECUTORS[config.engine.executor](setting)
     evaluator = Evaluator(dataset.test_images.to(device), dataset.test_labels.to(device), truth, setting)
     gate = config.gate
@@ -116,6 +117,7 @@ def _settle(device: torch.device, threads: int) -> None:
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
 def _path(text: str | None) -> Path | None:

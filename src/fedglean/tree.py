@@ -116,6 +116,22 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
     return type(template)(parts)
 
 
+def row(tree: Tree) -> Tensor:
+    """All numbers of a tree in one float64 vector: what is done to it is done in one call, and waited for once."""
+    leaves = [leaf.reshape(-1).double() for leaf in named(tree).values()]
+    return torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
+
+
+def from_row(template: Tree, numbers: Tensor) -> Tree:
+    """The tree of `row`, in the template's shapes and dtypes."""
+    leaves = named(template)
+    parts = torch.split(numbers, [leaf.numel() for leaf in leaves.values()])
+    shaped = {
+        path: part.reshape(leaf.shape).to(leaf.dtype) for (path, leaf), part in zip(leaves.items(), parts, strict=True)
+    }
+    return rebuild(template, shaped)
+
+
 def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     """(JSON, tensors by name) from which `decode` makes the same tree."""
     if isinstance(tree, Tensor):

@@ -19,23 +19,30 @@ from fedglean.randomness import bits, fold, fold_int, order
 
 @dataclass(frozen=True)
 class Setting:
-    """What an executor needs to know beside the request."""
+    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are for CUDA alone."""
 
     recipe: Recipe
     dtype: torch.dtype = torch.float32
     images_at_once: int = 4096
+    compile: bool = False
+    half: bool = False
 
 
 @dataclass(frozen=True)
 class Lane:
-    """A training request with the key of its draws."""
+    """A training request with the key of its draws; an idle one only fills a place."""
 
     train: Train
     key: int
+    idle: bool = False
 
     @property
     def length(self) -> int:
-        return self.train.length
+        return 0 if self.idle else self.train.length
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.train.streams.values())).images.index.device
 
     @property
     def images_a_step(self) -> int:
@@ -82,8 +89,7 @@ def epoch_length(stream: Stream) -> int:
 
 
 def _numbers(lane: Lane, steps: range) -> Tensor:
-    device = next(iter(lane.train.streams.values())).images.index.device
-    return torch.arange(steps.start, steps.stop, device=device).clamp(max=max(0, lane.length - 1))
+    return torch.arange(steps.start, steps.stop, device=lane.device).clamp(max=max(0, lane.length - 1))
 
 
 def _sample(name: str, lanes: Sequence[Lane], setting: Setting, steps: range) -> Sample:

@@ -6,7 +6,7 @@ that `torch.func.vmap` takes away from the method's step. Clients with fewer ste
 the group can be cut to half its width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.augment import view
 from fedglean.data.images import Predictions
-from fedglean.engines.batches import Lane, at, chunk
+from fedglean.engines.batches import Lane, Setting
+from fedglean.engines.lanes import Trainer
 from fedglean.engines.loop import Conversation, Loop, Observer, Party
 from fedglean.method import Predict, Statistics, Train, Trained, probabilities
 from fedglean.models import Model
@@ -37,6 +38,10 @@ class Call:
 
 class Stack(Loop):
     """Serves the requests of a block together."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._trainer = Trainer(setting)
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         talks = [Conversation(party) for party in parties]
@@ -82,9 +87,7 @@ class Stack(Loop):
     def _train_together(self, lanes: Sequence[Lane]) -> list[Trained]:
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
         ordered = [lanes[place] for place in places]
-        finished = _Lanes(ordered).trained(
-            self.setting.images_at_once, lambda some, steps: chunk(some, self.setting, steps)
-        )
+        finished = self._trainer.train(ordered, _signature(ordered[0].train))
         return [finished[places.index(place)] for place in range(len(lanes))]
 
     def _predict_together(self, calls: Sequence[Call]) -> list[Any]:
@@ -106,99 +109,30 @@ class Stack(Loop):
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
-        model = requests[0].model
-        sums = [model.empty_sums() for _ in requests]
-        pieces = [
-            (size, place, part)
-            for place, request in enumerate(requests)
-            for part in _cut(torch.arange(len(request.images), device=request.images.index.device), request.batch)
-            if (size := len(part)) > 1
-        ]
+        model, device = requests[0].model, requests[0].images.index.device
         lifted = vmap(lambda images: model.record(images))
-        for size in sorted({size for size, _, _ in pieces}):
-            some = [(place, part) for own, place, part in pieces if own == size]
+        sums = {name: zero.new_zeros(len(requests), *zero.shape) for name, zero in model.empty_sums().items()}
+        for size, row in self._rows_of_equal_size(requests):
+            pixels = torch.cat([requests[place].images.pixels(part) for place, part in row])
+            unused = torch.zeros(len(pixels), dtype=torch.long, device=device)
+            made = view("plain", pixels, unused, self.setting.recipe, self.setting.dtype)
+            found = lifted(made.reshape(len(row), size, *made.shape[1:]))
+            places = torch.tensor([place for place, _ in row], device=device)
+            sums = {name: total.index_add(0, places, found[name]) for name, total in sums.items()}
+        return [{name: total[place] for name, total in sums.items()} for place in range(len(requests))]
+
+    def _rows_of_equal_size(self, requests: Sequence[Statistics]) -> Iterator[tuple[int, list[tuple[int, Tensor]]]]:
+        """(size, [(party, which of its images)]), as many batches at once as memory likes."""
+        by_size: dict[int, list[tuple[int, Tensor]]] = {}
+        for place, request in enumerate(requests):
+            everything = torch.arange(len(request.images), device=request.images.index.device)
+            for part in _cut(everything, request.batch):
+                by_size.setdefault(len(part), []).append((place, part))
+        by_size.pop(1, None)  # one image has no variance
+        for size, some in by_size.items():
             stride = max(1, self.setting.images_at_once // size)
             for begin in range(0, len(some), stride):
-                row = some[begin : begin + stride]
-                pixels = torch.cat([requests[place].images.pixels(part) for place, part in row])
-                unused = torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
-                made = view("plain", pixels, unused, self.setting.recipe, self.setting.dtype)
-                found = lifted(made.reshape(len(row), size, *made.shape[1:]))
-                for lane, (place, _) in enumerate(row):
-                    sums[place] = {name: total + found[name][lane] for name, total in sums[place].items()}
-        return sums
-
-
-class _Lanes:
-    """Several trainings of one signature, the longest first, as one."""
-
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = lanes
-        trains = [lane.train for lane in lanes]
-        self.models = _stacked([tree.trainable(train.models) for train in trains])
-        self.memory = _stacked([train.start_memory() for train in trains])
-        self.frozen, axes = _shared_or_stacked([dict(train.frozen) for train in trains])
-        self.step = vmap(trains[0].stepper(), in_dims=(0, 0, 0, axes))
-        self.lengths = [lane.length for lane in lanes]
-        self.totals: dict[str, Tensor] = {}
-        self.done: dict[int, tuple[Tree, Tree]] = {}
-
-    def trained(self, images_at_once: int, make: Callable[[Sequence[Lane], range], Any]) -> list[Trained]:
-        for width, steps in _segments(self.lengths):
-            self._narrow(width)
-            stride = max(1, images_at_once // (width * self.lanes[0].images_a_step))
-            for begin in range(steps.start, steps.stop, stride):
-                some = range(begin, min(begin + stride, steps.stop))
-                made = make(self.lanes[:width], some)
-                for place, number in enumerate(some):
-                    self._step(at(made, place), number, width)
-        self._narrow(0)
-        return [self._result(place) for place in range(len(self.lanes))]
-
-    def _step(self, batch: Any, number: int, width: int) -> None:
-        frozen = self.frozen(width)
-        models, memory, metrics = self.step(self.models, self.memory, batch, frozen)
-        moving = [number < length for length in self.lengths[:width]]
-        if not all(moving):
-            on = torch.tensor(moving, device=batch.step.device)
-            models, memory = _held(on, models, self.models), _held(on, memory, self.memory)
-            metrics = {name: torch.where(on, value, torch.zeros_like(value)) for name, value in metrics.items()}
-        self.models, self.memory = models, memory
-        for name, value in metrics.items():
-            total = self.totals.setdefault(name, torch.zeros(len(self.lanes), dtype=torch.float64, device=value.device))
-            total[:width] += value
-
-    def _narrow(self, width: int) -> None:
-        """Set the finished lanes aside."""
-        for place in range(width, len(self.lanes) - len(self.done)):
-            pick = lambda leaf, place=place: leaf[place].clone()  # noqa: E731
-            self.done[place] = (tree.map(pick, self.models), tree.map(pick, self.memory))
-        if width:
-            self.models, self.memory = (
-                tree.map(lambda leaf: leaf[:width], part) for part in (self.models, self.memory)
-            )
-
-    def _result(self, place: int) -> Trained:
-        models, memory = self.done[place]
-        count = max(1, self.lengths[place])
-        return Trained(
-            models,
-            memory,
-            self.lengths[place],
-            {name: float(total[place]) / count for name, total in self.totals.items()},
-        )
-
-
-def _segments(lengths: Sequence[int]) -> Iterator[tuple[int, range]]:
-    """(width, steps): lengths fall, and the width halves once half of it has finished; few widths, as each compiles."""
-    width, begin = len(lengths), 0
-    while width:
-        half = width // 2
-        end = lengths[half] if half else lengths[0]
-        if end > begin:
-            yield width, range(begin, end)
-            begin = end
-        width = half
+                yield size, some[begin : begin + stride]
 
 
 def _calls(request: Any, key: int, observe: Observer | None) -> list[Call]:
@@ -246,29 +180,3 @@ def _predicted(call: Call, output: Tensor) -> Any:
 
 def _cut(rows: Tensor, size: int) -> Sequence[Tensor]:
     return torch.split(rows, size) if len(rows) else ()
-
-
-def _stacked(trees: Sequence[Tree]) -> Tree:
-    return tree.map(lambda *leaves: torch.stack(leaves), trees[0], *trees[1:])
-
-
-def _shared_or_stacked(trees: Sequence[Tree]) -> tuple[Callable[[int], Tree], Tree]:
-    """The trees as one, for any width, and which axis is the lanes': none where all hold the very same tensor."""
-    columns = list(zip(*(pytree.tree_leaves(part) for part in trees), strict=True))
-    shape = pytree.tree_structure(trees[0])
-    same = [all(leaf is column[0] for leaf in column) for column in columns]
-    leaves = [column[0] if shared else torch.stack(column) for column, shared in zip(columns, same, strict=True)]
-    axes = pytree.tree_unflatten([None if shared else 0 for shared in same], shape)
-
-    def narrowed(width: int) -> Tree:
-        cut = [leaf if shared else leaf[:width] for leaf, shared in zip(leaves, same, strict=True)]
-        return pytree.tree_unflatten(cut, shape)
-
-    return narrowed, axes
-
-
-def _held(on: Tensor, new: Tree, old: Tree) -> Tree:
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b)
-
-    return tree.map(choose, new, old)

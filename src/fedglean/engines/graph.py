@@ -1,0 +1,77 @@
+"""A lifted training step over fixed buffers, captured once as a CUDA graph and replayed.
+
+On a GPU a small client's step is a few thousand tiny kernels; launching them one by one from Python costs many times
+what they do. Captured, a step is one launch. `torch.compile` fuses it on top, at the price of a minute for each
+signature.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.method import Batch
+from fedglean.tree import Tree
+
+Lifted = Callable[[Tree, Tree, Batch, Tree], tuple[Tree, Tree, dict[str, Tensor]]]
+
+
+class Program:
+    """One step of all lanes, in place: models, memory and totals are buffers that a replay moves on by one step.
+
+    The step's batch is read from a chunk of many steps at a counter that lives on the device, so that nothing has to
+    be copied or waited for between two steps.
+    """
+
+    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, frozen: Tree, made: Batch, lanes: int) -> None:
+        self.models, self.memory, self.frozen, self.made = (
+            tree.map(torch.clone, part) for part in (models, memory, frozen, made)
+        )
+        device = made.step.device
+        self.lengths = torch.zeros(lanes, dtype=torch.long, device=device)
+        self.number, self.place = torch.zeros((), dtype=torch.long, device=device), self.lengths.new_zeros(1)
+        self.totals: dict[str, Tensor] = {}
+        self.lifted = lifted
+        self._capture()
+
+    def load(self, models: Tree, memory: Tree, frozen: Tree, lengths: Tensor, number: int) -> None:
+        """Begin with these lanes at step `number`."""
+        for static, new in ((self.models, models), (self.memory, memory), (self.frozen, frozen)):
+            tree.map(lambda a, b: a.copy_(b), static, new)
+        self.lengths.copy_(lengths)
+        self.number.fill_(number)
+        for total in self.totals.values():
+            total.zero_()
+
+    def play(self, made: Batch, steps: int) -> None:
+        """Take so many steps, with the batches of a chunk."""
+        tree.map(lambda a, b: a[:steps].copy_(b[:steps]), self.made, made)
+        self.place.zero_()
+        for _ in range(steps):
+            self.graph.replay()
+
+    def _capture(self) -> None:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.place.zero_()
+                self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.place.zero_()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._step()
+
+    def _step(self) -> None:
+        batch = tree.map(lambda leaf: leaf.index_select(0, self.place)[0], self.made)
+        models, memory, metrics = self.lifted(self.models, self.memory, batch, self.frozen)
+        on = self.number < self.lengths
+        for static, new in ((self.models, models), (self.memory, memory)):
+            tree.map(lambda a, b: a.copy_(torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), b, a)), static, new)
+        for name, value in metrics.items():
+            total = self.totals.setdefault(name, torch.zeros(len(on), dtype=torch.float64, device=on.device))
+            total.add_(torch.where(on, value.double(), 0.0))
+        self.number.add_(1)
+        self.place.add_(1)

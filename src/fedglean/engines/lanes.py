@@ -1,0 +1,188 @@
+"""Trainings of one signature as one: parameters stacked along an axis of lanes, the step lifted over it.
+
+Clients take different numbers of steps. The longest come first; a lane that is done is held still by `where`, and the
+stack is cut to half its width once half of the lanes are done. On a GPU the lifted step is captured and replayed
+(`graph`); there the stack is also filled up to a width that was captured before.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedglean import tree
+from fedglean.engines.batches import Lane, Setting, at, chunk
+from fedglean.engines.graph import Lifted, Program
+from fedglean.method import Batch, Trained
+from fedglean.tree import Tree
+
+
+class Trainer:
+    """Trains groups of lanes; remembers the programs that it captured."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.programs: dict[Any, Program] = {}
+        self.widths: dict[Any, set[int]] = {}
+
+    def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
+        """The answers, in the order of the lanes, whose lengths must not rise."""
+        captured = lanes[0].device.type == "cuda"
+        stack = Stacked(self._filled(lanes, signature) if captured else lanes, self.setting)
+        for width, steps in segments(stack.lengths):
+            stack.narrow(width)
+            stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
+            if captured:
+                self._replay(stack, width, steps, stride, signature)
+            else:
+                stack.play(width, steps, stride)
+        return stack.results()[: len(lanes)]
+
+    def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
+        """Idle lanes are added up to a width that is known: a new one would have to be captured."""
+        known = self.widths.setdefault(signature, set())
+        width = min((each for each in known if each >= len(lanes)), default=len(lanes))
+        known.add(width)
+        idle = Lane(lanes[0].train, lanes[0].key, idle=True)
+        return [*lanes, *[idle] * (width - len(lanes))]
+
+    def _replay(self, stack: "Stacked", width: int, steps: range, stride: int, signature: Any) -> None:
+        key = (signature, width, stack.shared)
+        for begin in range(steps.start, steps.stop, stride):
+            some = range(begin, min(begin + stride, steps.stop))
+            made = stack.batches(width, some)
+            if key not in self.programs:
+                self.programs[key] = Program(self._lifted(stack.step), *stack.start(width), _room(made, stride), width)
+            program = self.programs[key]
+            if begin == steps.start:
+                program.load(*stack.start(width), stack.lengths_of(width), begin)
+            program.play(made, len(some))
+        stack.take(width, program.models, program.memory, program.totals)
+
+    def _lifted(self, step: Lifted) -> Lifted:
+        compiled = torch.compile(step, dynamic=False) if self.setting.compile else step
+        if not self.setting.half:
+            return compiled
+
+        def in_half(models: Tree, memory: Tree, batch: Batch, frozen: Tree) -> Any:
+            with torch.autocast("cuda", torch.bfloat16):
+                return compiled(models, memory, batch, frozen)
+
+        return in_half
+
+
+class Stacked:
+    """The state of a group of lanes on its way."""
+
+    def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
+        self.lanes, self.setting = lanes, setting
+        trains = [lane.train for lane in lanes]
+        self.models = _stacked([tree.trainable(train.models) for train in trains])
+        self.memory = _stacked([train.start_memory() for train in trains])
+        self.frozen, self.shared, axes = _shared_or_stacked([dict(train.frozen) for train in trains], lanes[0].device)
+        self.step: Lifted = vmap(trains[0].stepper(), in_dims=(0, 0, 0, axes))
+        self.lengths = [lane.length for lane in lanes]
+        self.totals: dict[str, Tensor] = {}
+        self.done: dict[int, tuple[Tree, Tree]] = {}
+
+    def start(self, width: int) -> tuple[Tree, Tree, Tree]:
+        return self.models, self.memory, self.frozen(width)
+
+    def lengths_of(self, width: int) -> Tensor:
+        return torch.tensor(self.lengths[:width], device=self.lanes[0].device)
+
+    def batches(self, width: int, steps: range) -> Batch:
+        return chunk(self.lanes[:width], self.setting, steps)
+
+    def play(self, width: int, steps: range, stride: int) -> None:
+        """Step by step, without a graph."""
+        for begin in range(steps.start, steps.stop, stride):
+            some = range(begin, min(begin + stride, steps.stop))
+            made = self.batches(width, some)
+            for place, number in enumerate(some):
+                self._play_one(at(made, place), number, width)
+
+    def _play_one(self, batch: Batch, number: int, width: int) -> None:
+        models, memory, metrics = self.step(self.models, self.memory, batch, self.frozen(width))
+        moving = [number < length for length in self.lengths[:width]]
+        if not all(moving):
+            on = torch.tensor(moving, device=batch.step.device)
+            models, memory = _held(on, models, self.models), _held(on, memory, self.memory)
+            metrics = {name: torch.where(on, value, torch.zeros_like(value)) for name, value in metrics.items()}
+        self.take(width, models, memory, metrics)
+
+    def take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
+        """Go on from here; metrics are added up."""
+        self.models, self.memory = models, memory
+        for name, value in metrics.items():
+            total = self.totals.setdefault(name, value.new_zeros(len(self.lanes), dtype=torch.float64))
+            total[:width] += value
+
+    def narrow(self, width: int) -> None:
+        """Set the finished lanes aside."""
+        for place in range(width, len(self.lanes) - len(self.done)):
+            self.done[place] = (_lane(self.models, place), _lane(self.memory, place))
+        self.models, self.memory = (tree.map(lambda leaf: leaf[:width], part) for part in (self.models, self.memory))
+
+    def results(self) -> list[Trained]:
+        self.narrow(0)
+        totals = {name: total.tolist() for name, total in self.totals.items()}
+        return [
+            Trained(*self.done[place], length, {name: total[place] / max(1, length) for name, total in totals.items()})
+            for place, length in enumerate(self.lengths)
+        ]
+
+
+def segments(lengths: Sequence[int]) -> Iterator[tuple[int, range]]:
+    """(width, steps): lengths fall, and the width halves once half of it has finished; few widths, as each compiles."""
+    width, begin = len(lengths), 0
+    while width:
+        half = width // 2
+        end = lengths[half] if half else lengths[0]
+        if end > begin:
+            yield width, range(begin, end)
+            begin = end
+        width = half
+
+
+def _lane(part: Tree, place: int) -> Tree:
+    return tree.map(lambda leaf: leaf[place].clone(), part)
+
+
+def _room(made: Batch, steps: int) -> Batch:
+    """The chunk with room for so many steps."""
+    room: Batch = tree.map(lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), made)
+    return room
+
+
+def _stacked(trees: Sequence[Tree]) -> Tree:
+    return tree.map(lambda *leaves: torch.stack(leaves), trees[0], *trees[1:])
+
+
+def _shared_or_stacked(
+    trees: Sequence[Tree], device: torch.device
+) -> tuple[Callable[[int], Tree], tuple[bool, ...], Tree]:
+    """The trees as one, for any width; which leaves all of them share; and the lanes' axis of each leaf."""
+    columns = list(zip(*(pytree.tree_leaves(part) for part in trees), strict=True))
+    shape = pytree.tree_structure(trees[0])
+    same = tuple(all(leaf is column[0] for leaf in column) for column in columns)
+    leaves = [
+        (column[0] if shared else torch.stack(column)).to(device) for column, shared in zip(columns, same, strict=True)
+    ]
+    axes = pytree.tree_unflatten([None if shared else 0 for shared in same], shape)
+
+    def narrowed(width: int) -> Tree:
+        cut = [leaf if shared else leaf[:width] for leaf, shared in zip(leaves, same, strict=True)]
+        return pytree.tree_unflatten(cut, shape)
+
+    return narrowed, same, axes
+
+
+def _held(on: Tensor, new: Tree, old: Tree) -> Tree:
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b)
+
+    return tree.map(choose, new, old)
