@@ -32,7 +32,7 @@ class Trainer:
         """The answers, in the order of the lanes, whose lengths must not rise."""
         captured = lanes[0].device.type == "cuda"
         stack = Stacked(self._filled(lanes, signature) if captured else lanes, self.setting)
-        for width, steps in segments(stack.lengths):
+        for width, steps in segments(stack.lengths, narrowing=not self.setting.compile):
             stack.narrow(width)
             stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
             if captured:
@@ -136,11 +136,14 @@ class Stacked:
         ]
 
 
-def segments(lengths: Sequence[int]) -> Iterator[tuple[int, range]]:
-    """(width, steps): lengths fall, and the width halves once half of it has finished; few widths, as each compiles."""
+def segments(lengths: Sequence[int], narrowing: bool = True) -> Iterator[tuple[int, range]]:
+    """(width, steps): lengths fall, and the width halves once half of it has finished.
+
+    Without narrowing there is one width only: to compile another takes longer than the idle lanes of many rounds.
+    """
     width, begin = len(lengths), 0
     while width:
-        half = width // 2
+        half = width // 2 if narrowing else 0
         end = lengths[half] if half else lengths[0]
         if end > begin:
             yield width, range(begin, end)

@@ -21,7 +21,7 @@ from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.lanes import Trainer
 from fedglean.engines.loop import Conversation, Loop, Observer, Party
-from fedglean.method import Predict, Statistics, Train, Trained, probabilities
+from fedglean.method import Predict, Statistics, Stream, Train, Trained, probabilities
 from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
@@ -147,10 +147,8 @@ def _signature(request: Any) -> Any:
         what = request.step or (request.loss, replace(request.sgd, rate=0.0))  # type: ignore[type-var]
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
-        streams = tuple(
-            (name, stream.views, stream.batch, _kind(stream.images.label)) for name, stream in request.streams.items()
-        )
-        return "train", what, repr(shape), tuple(map(_kind, leaves)), streams
+        streams = tuple((name, each.views, each.batch, _label(each)) for name, each in request.streams.items())
+        return "train", what, repr(shape), tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
     if isinstance(request, Predict):
         return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
     if isinstance(request, Statistics):
@@ -158,8 +156,10 @@ def _signature(request: Any) -> Any:
     return "other", id(request)
 
 
-def _kind(leaf: Any) -> Any:
-    return (tuple(leaf.shape[1:]) if leaf.dim() else (), leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
+def _label(stream: Stream) -> Any:
+    """What one image's label looks like; how many there are is each client's own business."""
+    label = stream.images.label
+    return None if label is None else (label.shape[1:], label.dtype)
 
 
 def _one_by_one(models: Tree) -> bool:

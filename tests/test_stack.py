@@ -1,0 +1,126 @@
+"""The executor stack: what is grouped, what is held, what is left out."""
+
+import itertools
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedglean.augment import Recipe
+from fedglean.data.images import Images
+from fedglean.engines import lanes
+from fedglean.engines.batches import Lane, Setting
+from fedglean.engines.lanes import segments
+from fedglean.engines.loop import Loop, Party, PartyError
+from fedglean.engines.stack import Stack
+from fedglean.losses import cross_entropy
+from fedglean.method import Predict, Statistics, Stream, Train, Trained
+from fedglean.models import Architecture
+from fedglean.sgd import SGD
+from fedglean.testing.compare import difference
+
+RECIPE = Recipe((0.5,), (0.25,), flip=False, pad=1)
+SETTING = Setting(RECIPE, torch.float64, images_at_once=64)
+STORE = torch.arange(60 * 64).reshape(60, 1, 8, 8).remainder(251).to(torch.uint8)
+MODEL = Architecture("cnn", (1, 8, 8), 10).initial(1, torch.float64)
+
+
+def some(begin: int, count: int) -> Images:
+    index = torch.arange(begin, begin + count)
+    return Images(STORE, index, index.remainder(10))
+
+
+def loss(model: Any, batch: Any, frozen: Any) -> torch.Tensor:
+    return cross_entropy(model(batch.images.images), batch.images.label)
+
+
+def training(images: Images, epochs: int = 2) -> Train:
+    return Train(MODEL, {"images": Stream(images, batch=4)}, loss, SGD(0.1, momentum=0.9), epochs=epochs)
+
+
+def client(begin: int, count: int) -> Generator[Any, Any, Any]:
+    sums = yield Statistics(MODEL, some(begin, count))
+    guess = yield Predict(MODEL.with_statistics(sums), some(begin, count), view="weak")
+    trained = yield [training(some(begin, count)), training(guess.hard)]
+    return sums, guess.probabilities, [answer.models for answer in trained], [answer.metrics for answer in trained]
+
+
+def parties(counts: Sequence[int]) -> list[Party]:
+    return [Party(f"client {place}", client(3 * place, count), place) for place, count in enumerate(counts)]
+
+
+def test_clients_of_all_sizes_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[int] = []
+    train = lanes.Trainer.train
+
+    def noted(self: lanes.Trainer, group: Sequence[Lane], signature: Any) -> list[Trained]:
+        widths.append(len(group))
+        return train(self, group, signature)
+
+    monkeypatch.setattr(lanes.Trainer, "train", noted)
+    Stack(SETTING).run(parties([2, 9, 17, 30]))
+    assert widths == [8]
+
+
+def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:
+    counts = [2, 9, 17, 30, 5]
+    for alone, stacked in zip(Loop(SETTING).run(parties(counts)), Stack(SETTING).run(parties(counts)), strict=True):
+        assert difference(list(alone), list(stacked), 1e-10) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.booleans())
+def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[int], narrowing: bool) -> None:
+    lengths = sorted(lengths, reverse=True)
+    taken, at, widths = [0] * len(lengths), 0, []
+    for width, steps in segments(lengths, narrowing):
+        assert steps.start == at
+        at = steps.stop
+        widths.append(width)
+        for lane in range(width):
+            taken[lane] += sum(number < lengths[lane] for number in steps)
+    assert taken == lengths
+    assert all(after <= before // 2 for before, after in itertools.pairwise(widths))
+    assert narrowing or widths == [len(lengths)]
+
+
+def test_an_idle_lane_changes_nothing() -> None:
+    trainer = lanes.Trainer(SETTING)
+    real, idle = Lane(training(some(0, 9)), 5), Lane(training(some(0, 9)), 5, idle=True)
+    alone, filled = trainer.train([real], "a"), trainer.train([real, idle], "b")
+    assert difference(alone[0].models, filled[0].models, 1e-12) is None
+    assert filled[1].steps == 0
+    assert difference(filled[1].models, MODEL.for_training()) is None
+
+
+def test_a_failure_names_a_client_and_the_request() -> None:
+    def broken() -> Generator[Any, Any, None]:
+        yield Train(MODEL, {"images": Stream(some(0, 4))}, lambda *_: 1 / 0, SGD(0.1), epochs=1)
+
+    with pytest.raises(PartyError, match=r"client 0, request 0 \(Train\): ZeroDivisionError"):
+        Stack(SETTING).run([Party("client 0", broken(), 1)])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_step_gives_what_the_cpu_gives() -> None:
+    lane = [Lane(training(some(3 * place, count)), place) for place, count in enumerate((30, 17, 9))]
+    cuda = [
+        Lane(
+            Train(
+                Architecture("cnn", (1, 8, 8), 10).initial(1, torch.float64, "cuda"),
+                {"images": Stream(Images(STORE.cuda(), each.train.streams["images"].images.index.cuda(),
+                                         each.train.streams["images"].images.label.cuda()), batch=4)},  # type: ignore[union-attr]
+                loss, SGD(0.1, momentum=0.9), epochs=2,
+            ),
+            each.key,
+        )
+        for each in lane
+    ]  # fmt: skip
+    for here, there in zip(
+        lanes.Trainer(SETTING).train(lane, "a"), lanes.Trainer(SETTING).train(cuda, "a"), strict=True
+    ):
+        moved = {name: value.cpu() for name, value in there.model.parameters.items()}
+        assert difference(dict(here.model.parameters), moved, 1e-9) is None
