@@ -216,7 +216,7 @@ def _show(result: Result) -> None:
 
 @app.command()
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
     out: Annotated[Path, typer.Option(help="Where the runs go; a demo that is there is replaced.")] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
