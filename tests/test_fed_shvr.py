@@ -22,8 +22,9 @@ from fedglean.data.partition import Split
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Deliver, Here, Kept
 from fedglean.engines.loop import Loop
+from fedglean.errors import ConfigError
 from fedglean.evaluate import Evaluator
-from fedglean.experiment import Experiment
+from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress
 from fedglean.method import Batch
 from fedglean.methods.fed_shvr import FedSHVR
@@ -191,3 +192,10 @@ def test_a_hub_that_died_repeats_the_round_and_ends_where_it_would_have() -> Non
     assert error(again) < 1e-8
     assert difference(straight.state, again.state) is None
     assert difference(straight.kept.states, again.kept.states) is None
+
+
+def test_dropout_without_a_layer_that_drops_is_refused() -> None:
+    options = {"data": "digits", "labels": "each:2", "clients": 5, "perturb": "dropout"}
+    with pytest.raises(ConfigError, match="needs a model that drops"):
+        prepare(configure("fed-shvr", model="cnn", **options)).start()
+    prepare(configure("fed-shvr", model="mlp", dropout=0.5, **options)).start()

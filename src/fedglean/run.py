@@ -23,8 +23,9 @@ OnRound = Callable[[dict[str, Any]], None]
 def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:
     """Train from the beginning. With `out`, every finished round is safe there and `resume` goes on from it."""
     experiment = prepare(config)
+    progress = Progress(0, experiment.start(), Kept(), [])
     folder = RunFolder.create(out, experiment) if out is not None else None
-    return play(experiment, Progress(0, experiment.start(), Kept(), []), folder, on_round)
+    return play(experiment, progress, folder, on_round)
 
 
 def resume(folder: Path, on_round: OnRound | None = None) -> Result:

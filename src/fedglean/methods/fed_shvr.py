@@ -56,6 +56,8 @@ class FedSHVR(Method):
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
+        if self.perturb == "dropout" and not model.architecture.drops:
+            raise ConfigError("perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or 'cnn13'")
         return Record(model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model)
 
     def predictors(self, state: Record) -> dict[str, Model]:

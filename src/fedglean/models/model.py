@@ -84,6 +84,11 @@ class Architecture:
         object.__setattr__(self, "plan", plan_of(net, self.shape, self.classes, self.width))
         _check_groups(self)
 
+    @property
+    def drops(self) -> bool:
+        """Whether a training forward with a key drops anything."""
+        return self.dropout > 0 or self.name == "cnn13"
+
     def initial(self, key: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> "Model":
         """A model whose parameters are drawn by name, on the CPU: the same on every device."""
         parameters = {
