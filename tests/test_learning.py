@@ -18,13 +18,15 @@ FIVE_POINTS = 0.05
 
 @cache
 def by_default(method: str, seed: int) -> Result:
-    return run(method, data="digits", seed=seed)
+    return run(method, data="digits", seed=seed, executor="stack")
 
 
 def averaged(config: Config, **settings: Any) -> Result:
     """FedAvg with the split, the model, the rounds and the seed of another run; the rest is in `settings`."""
     options: dict[str, Any] = {"split": asdict(config.split), "model": asdict(config.model), "settings": settings}
-    return train(configure("fedavg", data="digits", rounds=config.rounds, seed=config.seed, **options))
+    return train(
+        configure("fedavg", data="digits", rounds=config.rounds, seed=config.seed, executor="stack", **options)
+    )
 
 
 def accuracy_after(result: Result, rounds: int) -> float:

@@ -59,8 +59,11 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    executor: str = setting("loop", "client by client, or a block as one tensor program", choices=("loop", "stack"))
-    placement: str = setting("here", "where blocks run", choices=("here",))
+    executor: str = setting(
+        "auto", "clients one by one, stacked as one tensor program, or as measured", choices=("auto", "loop", "stack")
+    )
+    placement: str = setting("here", "where blocks run", choices=("here", "workers"))
+    workers: int = setting(0, "processes; 0 is one a core", low=0)
     device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
     compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
@@ -146,7 +149,8 @@ def fingerprint(config: Config) -> str:
     place alone.
     """
     parts = asdict(config)
-    del parts["engine"]["checkpoint_every"]
+    del parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
+    parts["engine"]["placement"] = "here"  # every placement gives the same bits
     if config.data.name in PUBLISHED:
         del parts["data"]["root"]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -9,16 +9,19 @@ import torch
 
 from fedglean.augment import Recipe
 from fedglean.config import Config, make_method
+from fedglean.data.cache import cache_folder
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
 from fedglean.data.labels import make_split
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.data.split_file import check_split, load_split
+from fedglean.engines.auto import faster
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Here
 from fedglean.engines.loop import Loop
 from fedglean.engines.stack import Stack
+from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError
 from fedglean.evaluate import Evaluator
 from fedglean.method import Hub, Method
@@ -61,6 +64,8 @@ class Experiment:
 def prepare(config: Config, split: Split | None = None) -> Experiment:
     """Load, divide and check everything; whatever is wrong with the input is said here, before any work."""
     device = _device(config.engine.device)
+    if config.engine.placement == "workers":
+        check_workers(device, config.engine.threads)
     _settle(device, config.engine.threads)
     method = make_method(config)
     dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
@@ -72,11 +77,27 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
     at_once = 4096 if device.type == "cpu" else 32768
     cuda = {"compile": config.engine.compile, "half": config.engine.half} if device.type == "cuda" else {}
     setting = Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
+    config = _with_executor(config, dataset, federation, setting)
     executor = EXECUTORS[config.engine.executor](setting)
     evaluator = Evaluator(dataset.test_images.to(device), dataset.test_labels.to(device), truth, setting)
-    gate = config.gate
-    placement = Here(federation, executor, config.engine.block, gate.quorum, gate.stretch, evaluator.watch)
+    placement = _placement(config, federation, executor, evaluator)
     return Experiment(config, method, dataset, split, federation, evaluator, placement)
+
+
+def _with_executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> Config:
+    """The configuration with `auto` replaced by what it stands for here."""
+    if config.engine.executor != "auto":
+        return config
+    pools = [mine if len(mine) else its for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)]
+    pilots = [pool for pool in pools if len(pool)][: min(8, config.engine.block)]
+    chosen = faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
+    return replace(config, engine=replace(config.engine, executor=chosen))
+
+
+def _placement(config: Config, federation: Federation, executor: Loop, evaluator: Evaluator) -> Here:
+    engine, gate = config.engine, config.gate
+    common = (federation, executor, engine.block, gate.quorum, gate.stretch, evaluator.watch)
+    return Workers(*common, workers=engine.workers) if engine.placement == "workers" else Here(*common)
 
 
 def divide_up(config: Config, dataset: Dataset) -> Split:

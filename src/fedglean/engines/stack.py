@@ -75,7 +75,8 @@ class Stack(Loop):
 
     def _group(self, calls: Sequence[Call]) -> list[Any]:
         request = calls[0].request
-        if isinstance(request, Train):
+        alone_on_a_cpu = len(calls) == 1 and not _on_cuda(request)
+        if isinstance(request, Train) and not alone_on_a_cpu:
             return self._train_together([Lane(call.request, call.key) for call in calls])
         with torch.no_grad():
             if isinstance(request, Predict) and _one_by_one(request.models):
@@ -154,6 +155,11 @@ def _signature(request: Any) -> Any:
     if isinstance(request, Statistics):
         return "statistics", id(request.model), request.batch
     return "other", id(request)
+
+
+def _on_cuda(request: Any) -> bool:
+    """One training alone gains nothing from a stack, but everything from being captured."""
+    return isinstance(request, Train) and next(iter(request.streams.values())).images.index.is_cuda
 
 
 def _label(stream: Stream) -> Any:
