@@ -170,7 +170,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
 
 def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None:
     words = ("--data", "digits", "--clients", "4", "--partition", "classes:3", "--labels", "hub:30")
-    result = call("partition", "semifl", *words, "--out", "chart.png", "--save", "split.json")
+    result = call("partition", *words, "--out", "chart.png", "--save", "split.json")
     assert result.exit_code == 0, result.output
     assert "hub" in result.output and "1407" in result.output
     with Image.open("chart.png") as image:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -135,14 +135,20 @@ def _assignment(text: str) -> tuple[str, Any]:
     return key, parsed if isinstance(parsed, str | int | float) else value
 
 
-def configured(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a configuration; it is called with the configuration in their place."""
+def configured(command: Callable[..., None], otherwise: str | None = None) -> Callable[..., None]:
+    """Give a command the options of a configuration; it is called with the configuration in their place.
+
+    `otherwise` is the method where none is named: who holds what can be asked without one.
+    """
     shared = inspect.signature(_configuration).parameters
     own = list(inspect.signature(command).parameters.values())[1:]
 
     @wraps(command)
     def wrapper(**given: Any) -> None:
-        configuration = _configuration(**{name: given.pop(name) for name in shared})
+        options = {name: given.pop(name) for name in shared}
+        if not any(options[name] for name in ("method", "preset", "config")):
+            options["method"] = otherwise
+        configuration = _configuration(**options)
         command(configuration, **given)
 
     wrapper.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
@@ -248,7 +254,7 @@ def show_config(config: Config) -> None:
 
 
 @app.command()
-@configured
+@partial(configured, otherwise="semifl")
 def partition(
     config: Config,
     out: Annotated[Path | None, typer.Option(help="Draw the bubble chart into this file.")] = None,
