@@ -40,14 +40,15 @@ def play(
     experiment: Experiment, progress: Progress, folder: RunFolder | None, on_round: OnRound | None = None
 ) -> Result:
     """All rounds that are still to be done, and what the method does after the last one."""
-    for number in range(progress.done + 1, experiment.config.rounds + 2):
-        line = play_round(experiment, progress, number)
-        if line is None:
-            break
-        if folder is not None:
-            folder.save(progress, experiment)
-        if on_round is not None:
-            on_round(line)
+    with experiment.placement:
+        for number in range(progress.done + 1, experiment.config.rounds + 2):
+            line = play_round(experiment, progress, number)
+            if line is None:
+                break
+            if folder is not None:
+                folder.save(progress, experiment)
+            if on_round is not None:
+                on_round(line)
     predictors = dict(experiment.method.predictors(progress.state))
     if folder is not None:
         folder.finish(predictors, experiment, progress)

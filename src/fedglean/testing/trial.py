@@ -48,7 +48,13 @@ def small_split(labels: Tensor) -> Split:
 
 def small_experiment(method: Method, model: str = "cnn", norm: str = "static", rounds: int = 3) -> Experiment:
     """The method on `small_split` of scikit-learn's digits, in float64, where rounding hides no mistake."""
-    options: dict[str, Any] = {"device": "cpu", "dtype": "float64", "quorum": 0.0, "evaluate_every": rounds}
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "executor": "loop",
+        "dtype": "float64",
+        "quorum": 0.0,
+        "evaluate_every": rounds,
+    }
     config = configure("hub-only", data="digits", model=model, norm=norm, rounds=rounds, **options)
     experiment = prepare(config, small_split(load("digits").train_labels))
     method.check(experiment.federation.declared, len(experiment.federation.hub))
