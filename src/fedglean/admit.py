@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedglean import tree
 from fedglean.method import Ask, Declared, Expect, Upload
@@ -57,6 +58,7 @@ class Gate:
         self.references = {name: tree.trainable(part) for name, part in ask.message.items() if tree.named(part)}
         self.asked, self.expected, self.seen = set(ask.to), ask.expect, set[int]()
         self.each = ask.each
+        self.rows: dict[str, tuple[Tensor, float]] = {}
 
     def admit(self, envelope: Envelope) -> Upload | Refusal:
         """The upload itself, or why not."""
@@ -113,14 +115,24 @@ class Gate:
         if not numbers.numel():
             return
         expected = name in self.expected
-        distance = numbers.abs().max() if expected else (numbers - tree.row(template)).norm()
+        distance = numbers.abs().max() if expected else (numbers - self._row(name, template)[0]).norm()
         moved = float(distance)
         if not math.isfinite(moved) and (path := _not_finite(sent)):
             raise Refused(f"'{name}' at {path} is not finite")
         if expected and moved > (limit := self.expected[name].bound * max(1, declared.total)):
             raise Refused(f"'{name}' has an entry of {moved:.3g}; at most {limit:.3g} is possible")
-        if not expected and moved > (limit := self.stretch * (1 + float(tree.row(template).norm()))):
+        if not expected and moved > (limit := self.stretch * (1 + self._row(name, template)[1])):
             raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
+
+    def _row(self, name: str, template: Tree) -> tuple[Tensor, float]:
+        """What was sent, as a row, and its norm: the same for every client, unless it was sent to one alone."""
+        if template is not self.references.get(name):
+            row = tree.row(template)
+            return row, float(row.norm())
+        if name not in self.rows:
+            row = tree.row(template)
+            self.rows[name] = row, float(row.norm())
+        return self.rows[name]
 
 
 def _not_finite(sent: Tree) -> str | None:

@@ -1,6 +1,7 @@
 """Who may see what: a party's objects hold no label that it does not have; `Truth` has them all, for the evaluator."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Federation:
     labelled: tuple[Images, ...]
     unlabelled: tuple[Images, ...]
 
-    @property
+    @cached_property
     def declared(self) -> tuple[Declared, ...]:
         return tuple(Declared(len(a), len(b)) for a, b in zip(self.labelled, self.unlabelled, strict=True))
 

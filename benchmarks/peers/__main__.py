@@ -1,0 +1,34 @@
+"""The benchmark's command line."""
+
+import argparse
+import json
+
+from outcome import circumstances, rows, table
+from race import race
+from rich.console import Console
+from systems import REPOSITORY, SIDE, SYSTEMS
+from task import TASKS, write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="fedglean and its peers, CPU and wall seconds a round")
+    parser.add_argument("tasks", nargs="*", help="S1, S2; both if left out")
+    parser.add_argument("--turns", type=int, default=5, help="measured turns of each system")
+    parser.add_argument("--only", nargs="+", default=[], help="names of systems, as in the table")
+    given = parser.parse_args()
+    chosen = [system for system in SYSTEMS if not given.only or system.name in given.only]
+    report, screen = circumstances() | {"tasks": {}}, Console(width=100)
+    for name in given.tasks or TASKS:
+        task, data = TASKS[name], SIDE / "data" / name
+        write(task, data)
+        found = rows(race(task, chosen, data, given.turns))
+        report["tasks"][name] = {"rounds_a_turn": task.turn, "turns": given.turns, "systems": found}
+        screen.print(table(task, found))
+    path = REPOSITORY / "benchmarks" / "results" / "peers.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    screen.print(f"written to {path.relative_to(REPOSITORY)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""To be imported before torchvision: PyPI's build does not load beside a CPU torch until these operators are known."""
+
+import torch
+
+for name in ("nms", "qnms"):
+    torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
