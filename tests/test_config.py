@@ -201,3 +201,9 @@ def test_the_fingerprint_does_not_see_what_changes_nothing() -> None:
     assert fingerprint(mnist) == fingerprint(configure("semifl", data="mnist", data_root="there", checkpoint_every=5))
     own = configure("semifl", data="folder", data_root="here")
     assert fingerprint(own) != fingerprint(configure("semifl", data="folder", data_root="there"))
+
+
+def test_half_precision_without_compiled_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"engine.half works on compiled steps only"):
+        configure("semifl", half=True)
+    assert configure("semifl", half=True, compile=True).engine.half

@@ -16,9 +16,7 @@ from fedglean.losses import (
     cross_entropy,
     distillation,
     lanes,
-    masked_mean,
     mix_ratio,
-    share,
     sharpen,
     squared_distance,
     uniformity,
@@ -104,11 +102,6 @@ def test_cross_entropy_takes_classes_and_soft_labels() -> None:
     by_hand = -np.mean([float(row.log_softmax(-1)[target]) for row, target in zip(given_logits, label, strict=True)])
     assert float(cross_entropy(given_logits, label)) == pytest.approx(by_hand, rel=1e-12)
     assert float(cross_entropy(given_logits, F.one_hot(label, 4).double())) == pytest.approx(by_hand, rel=1e-12)
-
-
-def test_a_masked_mean_divides_by_the_whole_batch() -> None:
-    values, mask = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([True, False, True, False])
-    assert float(masked_mean(values, mask)) == 1.0 and float(share(mask, values)) == 0.5
 
 
 def test_mix_ratios_are_between_0_and_1_in_the_images_dtype_and_differ_by_key() -> None:

@@ -294,6 +294,8 @@ def _check_names(config: Config) -> None:
     net_of(config.model.name)
     dealer(config.split.partition)
     check_form("label layout", config.split.labels, LAYOUTS)
+    if config.engine.half and not config.engine.compile:
+        raise ConfigError("engine.half works on compiled steps only; add engine.compile = true")
 
 
 def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:

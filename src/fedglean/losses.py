@@ -19,15 +19,6 @@ def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     return F.cross_entropy(logits, label)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the whole batch of what the mask lets through, as FixMatch defines its loss."""
-    return (values * mask.to(values.dtype)).mean()
-
-
-def share(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.to(like.dtype).mean()
-
-
 def uniformity(logits: Tensor) -> Tensor:
     """Mean KL divergence of the predictions from the uniform distribution: log C minus entropy."""
     log_probability = logits.log_softmax(-1)
