@@ -17,7 +17,7 @@ from fedglean.config import configure
 from fedglean.data.federation import Federation
 from fedglean.data.images import Images
 from fedglean.engines.batches import Setting
-from fedglean.engines.here import Here, Kept
+from fedglean.engines.here import Exchange, Here, Kept
 from fedglean.engines.loop import Loop
 from fedglean.errors import RoundError
 from fedglean.experiment import prepare
@@ -64,7 +64,9 @@ ASK = Ask(
 
 def exchange(deliver: Callable[[Envelope], Iterable[Envelope]], kept: Kept, quorum: float = 0.5) -> Reply:
     executor = Loop(Setting(Recipe((0.5,), (0.5,), flip=False, pad=0)))
-    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(ASK, 1, 0, 7, kept)[0]
+    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(Exchange(ASK, 1, 0, 7), kept)[
+        0
+    ]
 
 
 def with_leaf(upload: Upload, change: Callable[[Tensor], Tensor], **other: Any) -> Upload:

@@ -22,7 +22,7 @@ from fedglean.engines.here import Kept
 from fedglean.experiment import prepare
 from fedglean.folder import Progress
 from fedglean.method import Declared, Hub
-from fedglean.run import play
+from fedglean.run import Run, play
 
 CPU = torch.device("cpu")
 
@@ -174,7 +174,7 @@ def test_scrambled_hidden_labels_leave_the_trained_model_bit_identical(method: s
     states = []
     for experiment in (honest, scrambled):
         progress = Progress(0, experiment.start(), Kept(), [])
-        play(experiment, progress, None)
+        play([Run(experiment, progress)], lambda lines: None)
         states.append((tree.named(progress.state), tree.named(progress.kept.states), progress.history[0]))
     assert all(torch.equal(states[0][0][name], leaf) for name, leaf in states[1][0].items())
     assert all(torch.equal(states[0][1][name], leaf) for name, leaf in states[1][1].items())

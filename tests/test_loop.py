@@ -1,6 +1,6 @@
 """The reference executor: requests in, answers out, and an error that says where it struck."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from fedglean import tree
 from fedglean.augment import Recipe, view
 from fedglean.data.images import Images, Predictions
 from fedglean.engines.batches import Setting, batches
-from fedglean.engines.loop import Loop, Party, PartyError, converse
+from fedglean.engines.loop import Call, Conversation, Loop, Party, PartyError, side_by_side
 from fedglean.errors import DataError
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Mixture, Predict, Statistics, Stream, Train
@@ -193,11 +193,12 @@ def test_a_users_mistake_passes_through_as_it_is() -> None:
     def talk() -> Generator[Any, Any, None]:
         yield None
 
-    def answer(request: Any, number: int) -> Any:
-        raise DataError("no such image")
+    class Failing(Loop):
+        def answer(self, calls: Sequence[Call]) -> list[Any]:
+            raise DataError("no such image")
 
     with pytest.raises(DataError, match=r"^no such image$"):
-        converse(Party("hub", talk(), 1), answer)
+        Failing(LOOP.setting).run([Party("client 1", talk(), 1)])
 
 
 def test_parties_return_in_order_what_their_generators_return() -> None:
@@ -209,8 +210,18 @@ def test_parties_return_in_order_what_their_generators_return() -> None:
     assert LOOP.run([Party(f"client {n}", talk(n), n) for n in (2, 0, 1)]) == [2, 0, 1]
 
 
-def test_requests_are_numbered_from_nought() -> None:
-    def talk() -> Generator[Any, Any, list[int]]:
-        return [(yield "a"), (yield "b"), (yield "c")]
+def test_requests_are_numbered_from_nought_and_those_that_wait_are_answered_together() -> None:
+    def talk(count: int) -> Generator[Any, Any, list[int]]:
+        numbers = []
+        for _ in range(count):
+            numbers.append((yield "a"))
+        return numbers
 
-    assert converse(Party("hub", talk(), 1), lambda request, number: number) == [0, 1, 2]
+    together = []
+
+    def answer(waiting: Sequence[Conversation]) -> list[int]:
+        together.append([talk.party.name for talk in waiting])
+        return [talk.number for talk in waiting]
+
+    assert side_by_side([Party("a", talk(3), 1), Party("b", talk(1), 2)], answer) == [[0, 1, 2], [0]]
+    assert together == [["a", "b"], ["a"], ["a"]]

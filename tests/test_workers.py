@@ -28,7 +28,7 @@ from fedglean.folder import Progress, RunFolder
 from fedglean.method import Me, Predict
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
-from fedglean.run import play, resume, run
+from fedglean.run import Run, play, resume, run
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
 
@@ -55,7 +55,7 @@ def under(config: Config, kind: type[Here], **changes: Any) -> Experiment:
 def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
     progress = Progress(0, experiment.start(), Kept(), [])
-    play(experiment, progress, folder)
+    play([Run(experiment, progress, folder)], lambda lines: None)
     return {"tensors": tensors(progress), "lines": lines(progress.history)}
 
 
@@ -189,13 +189,13 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
     experiment = under(replace(config, engine=replace(config.engine, placement="workers")), Workers, workers=2)
     folder = RunFolder.create(tmp_path / "killed", experiment)
 
-    def strike(line: dict[str, Any]) -> None:
+    def strike(lines: list[dict[str, Any]]) -> None:
         process = experiment.placement.pool.workers[0].process  # type: ignore[attr-defined]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
 
     with pytest.raises(RoundError, match=r"round 2: a worker .* died by signal 9"):
-        play(experiment, Progress(0, experiment.start(), Kept(), []), folder, strike)
+        play([Run(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
     resumed = resume(tmp_path / "killed")
     assert resumed.config.engine.placement == "workers" and lines(resumed.history) == lines(whole.history)
     models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "whole", tmp_path / "killed")]
@@ -206,16 +206,14 @@ SCRIPT = """
 import os, sys
 from fedglean.config import configure
 from fedglean.experiment import prepare
-from fedglean.engines.here import Kept
-from fedglean.folder import Progress
-from fedglean.run import play
+from fedglean.run import Run, play
 
 config = configure("semifl", clients=4, block=1, labels="hub:50", epochs=1, rounds=500, executor="loop", device="cpu",
                    placement="workers", workers=2)
 experiment = prepare(config)
-def tell(line):
+def tell(lines):
     print(*[worker.process.pid for worker in experiment.placement.pool.workers], flush=True)
-play(experiment, Progress(0, experiment.start(), Kept(), []), None, tell)
+play([Run.new(experiment, None)], tell)
 """
 
 

@@ -1,11 +1,12 @@
 """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
-from fedglean.api import resume, run, train
+from fedglean.api import resume, resume_seeds, run, run_seeds, train, train_seeds
 from fedglean.config import Config, configure
 from fedglean.errors import FedgleanError
 from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
 from fedglean.predict import predict
 from fedglean.result import Result
+from fedglean.seeds import SeedsResult
 
 __all__ = [
     "Ask",
@@ -14,6 +15,7 @@ __all__ = [
     "Method",
     "Predict",
     "Result",
+    "SeedsResult",
     "Statistics",
     "Stream",
     "Train",
@@ -21,7 +23,10 @@ __all__ = [
     "configure",
     "predict",
     "resume",
+    "resume_seeds",
     "run",
+    "run_seeds",
     "setting",
     "train",
+    "train_seeds",
 ]

@@ -6,9 +6,12 @@ from typing import Any
 from fedglean.config import Config, configure
 from fedglean.report.picture import curves
 from fedglean.result import Result
-from fedglean.run import OnRound
+from fedglean.run import OnRound, OnRounds
 from fedglean.run import resume as _resume
 from fedglean.run import run as _run
+from fedglean.seeds import SeedsResult
+from fedglean.seeds import resume_seeds as _resume_seeds
+from fedglean.seeds import run_seeds as _run_seeds
 
 
 def run(
@@ -35,6 +38,42 @@ def train(config: Config, out: Path | str | None = None, on_round: OnRound | Non
 def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
     """Go on with an interrupted run, or get the result of a finished one."""
     return _pictured(_resume(Path(folder), on_round))
+
+
+def run_seeds(
+    method: str | None = None,
+    seeds: int = 3,
+    *,
+    preset: str | None = None,
+    file: Path | str | None = None,
+    out: Path | str | None = None,
+    on_rounds: OnRounds = lambda lines: None,
+    **options: Any,
+) -> SeedsResult:
+    """`run` with several seeds side by side, from the option `seed` on: `run_seeds("semifl", 4).last().mean`."""
+    return train_seeds(configure(method, preset, file, **options), seeds, out, on_rounds)
+
+
+def train_seeds(
+    config: Config, seeds: int, out: Path | str | None = None, on_rounds: OnRounds = lambda lines: None
+) -> SeedsResult:
+    """`train` with several seeds; below `out`, a run folder each and a picture of all."""
+    return _group_pictured(_run_seeds(config, seeds, None if out is None else Path(out), on_rounds))
+
+
+def resume_seeds(folder: Path | str, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
+    """Go on with an interrupted group of seeds, or get the results of a finished one."""
+    return _group_pictured(_resume_seeds(Path(folder), on_rounds))
+
+
+def _group_pictured(group: SeedsResult) -> SeedsResult:
+    for result in group.results:
+        _pictured(result)
+    if group.folder is not None:
+        config = group.results[0].config
+        title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
+        curves({config.method: group.results}, group.folder / "curves.png", title)
+    return group
 
 
 def _pictured(result: Result) -> Result:

@@ -8,15 +8,16 @@
     checkpoint/state-N…         the hub's state after round N
     checkpoint/client-K-N…      client K's own state as of round N
 
-New files are written beside the old ones and fsynced; renaming current.json is the one moment at which a round
-becomes done. What it does not name is left over from a killed process and is removed.
+New files are written beside the old ones and fsynced, a new current.json among them under the name next.json; its
+renaming is the one moment at which a round becomes done. What it does not name is left over from a killed process and
+is removed. Several seeds that go side by side have one such moment in common: see `folder.commit`.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,27 @@ from fedglean.tree import Tree
 def write_whole(path: Path, content: bytes) -> None:
     """Either all of the content is at `path` afterwards, or what was there before."""
     temporary = path.with_name(f".{path.name}.partial")
-    try:
+    with _safely(path):
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _moved(temporary, path)
+
+
+def _moved(new: Path, path: Path) -> None:
+    os.replace(new, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _safely(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}; nothing that was there is lost") from error
 
@@ -103,34 +114,60 @@ class Checkpoints:
     def current(self) -> Path:
         return self.folder / "current.json"
 
+    @property
+    def next(self) -> Path:
+        return self.folder / "next.json"
+
     def save(
         self, done: int, state: Tree, clients: Mapping[int, Tree], changed: set[int], notes: Mapping[str, Any]
     ) -> None:
         """Make `done` rounds the state of the run; only clients that changed are written anew."""
+        self.stage(done, state, clients, changed, notes)
+        self.commit()
+
+    def stage(
+        self, done: int, state: Tree, clients: Mapping[int, Tree], changed: set[int], notes: Mapping[str, Any]
+    ) -> None:
+        """All of `save` but for the last move."""
         make_folder(self.folder)
         self._put("state", f"state-{done:06d}.safetensors", state)
         for client in sorted(changed):
             self._put(str(client), f"client-{client:06d}-{done:06d}.safetensors", clients[client])
         content = {"done": done, "files": self.files, **notes}
         sealed = {"content": content, "sha256": digest(json.dumps(content, sort_keys=True).encode())}
-        write_whole(self.current, json.dumps(sealed, indent=1).encode())
+        write_whole(self.next, json.dumps(sealed, indent=1).encode())
+
+    def commit(self) -> None:
+        """The one moment at which what was staged becomes the state of the run."""
+        with _safely(self.current):
+            _moved(self.next, self.current)
         self._tidy()
+
+    def settle(self, done: int) -> None:
+        """Commit what was staged when the process ended, if it belongs to rounds that are known to be done."""
+        if self.next.exists() and self._read(self.next)["done"] <= done:
+            with _safely(self.current):
+                _moved(self.next, self.current)
 
     def load(self) -> tuple[int, Tree, dict[int, Tree], dict[str, Any]]:
         """(rounds done, hub state, clients' states, notes) of the last finished round."""
-        try:
-            sealed = json.loads(self.current.read_bytes())
-            content = sealed["content"]
-            sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise StorageError(f"{self.current} is damaged and cannot be read ({error})") from error
-        if not sound:
-            raise StorageError(f"{self.current} is damaged: its checksum does not match")
+        content = self._read(self.current)
         self.files = content["files"]
         trees = {name: self._get(entry) for name, entry in self.files.items()}
         state = trees.pop("state")
         notes = {name: value for name, value in content.items() if name not in ("done", "files")}
         return content["done"], state, {int(name): kept for name, kept in trees.items()}, notes
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            sealed = json.loads(path.read_bytes())
+            content: dict[str, Any] = sealed["content"]
+            sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise StorageError(f"{path} is damaged and cannot be read ({error})") from error
+        if not sound:
+            raise StorageError(f"{path} is damaged: its checksum does not match")
+        return content
 
     def _put(self, name: str, file: str, content: Tree) -> None:
         packed = pack(content)

@@ -19,7 +19,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from fedglean.api import resume as go_on
-from fedglean.api import train
+from fedglean.api import resume_seeds as go_on_seeds
+from fedglean.api import train, train_seeds
 from fedglean.augment import STRONG, VIEWS
 from fedglean.config import Config, configure, to_toml
 from fedglean.data.catalogue import PUBLISHED
@@ -36,8 +37,10 @@ from fedglean.predict import predict as judge
 from fedglean.presets import PRESETS
 from fedglean.report.bubbles import bubble_chart, split_table
 from fedglean.report.picture import curves
-from fedglean.report.terminal import comparison, names_table, percent, progress, result_table
+from fedglean.report.terminal import comparison, mean_line, names_table, percent, progress, result_table, seeds_table
 from fedglean.result import Result
+from fedglean.run import OnRound, OnRounds
+from fedglean.seeds import SeedsResult, is_group
 
 DEMO: dict[str, dict[str, Any]] = {
     "labels only": {"method": "hub-only", "labels": "hub:20"},
@@ -166,31 +169,51 @@ def _screen() -> Console:
 def run(
     config: Config,
     out: Annotated[Path | None, typer.Option(help="The run folder; else one below runs/.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side, from --seed on.")] = 1,
     quiet: Quiet = False,
 ) -> None:
     """Train, and write a folder with configuration, metrics, checkpoint, model and picture."""
+    if seeds > 1:
+        folder = out or _free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
+        with _resumable(folder), _progress(config, seeds, quiet) as on_rounds:
+            group = train_seeds(config, seeds, folder, on_rounds)
+        _show_seeds(group)
+        return
     folder = out or _free(Path("runs", f"{config.method}-{config.data.name}-seed{config.seed}"))
-    with _resumable(folder), progress(Console(stderr=True), config.method, config.rounds, quiet) as on_round:
-        result = train(config, folder, on_round)
+    with _resumable(folder), _progress(config, 1, quiet) as on_rounds:
+        result = train(config, folder, lambda line: on_rounds([line]))
     _show(result)
 
 
 @app.command()
 def resume(folder: Path, quiet: Quiet = False) -> None:
     """Go on with a run that was interrupted, or show one that is finished."""
-    config = RunFolder(folder).config()
+    several = is_group(folder)
+    places = sorted(folder.glob("seed-*")) if several else [folder]
+    config = RunFolder(places[0]).config()
     played = 0
-    with _resumable(folder), progress(Console(stderr=True), config.method, config.rounds, quiet) as on_round:
+    with _resumable(folder), _progress(config, len(places), quiet) as on_rounds:
 
-        def count(line: dict[str, Any]) -> None:
+        def count(lines: list[dict[str, Any]]) -> None:
             nonlocal played
             played += 1
-            on_round(line)
+            on_rounds(lines)
 
-        result = go_on(folder, count)
+        outcome = go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
     if not played:
         print(f"{folder} was finished already")
-    _show(result)
+    _show(outcome) if isinstance(outcome, Result) else _show_seeds(outcome)
+
+
+@contextmanager
+def _progress(config: Config, seeds: int, quiet: bool) -> Iterator[OnRounds]:
+    name = config.method + (f", {seeds} seeds" if seeds > 1 else "")
+    with progress(Console(stderr=True), name, config.rounds, quiet) as on_round:
+        yield _means(on_round)
+
+
+def _means(on_round: OnRound) -> OnRounds:
+    return lambda lines: on_round(mean_line(lines) if len(lines) > 1 else lines[0])
 
 
 def _free(folder: Path) -> Path:
@@ -207,7 +230,7 @@ def _resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        kept = (folder / "config.toml").exists()
+        kept = (folder / "config.toml").exists() or is_group(folder)
         how = f"'fedglean resume {folder}' goes on" if kept else "nothing was written yet"
         raise _ended(f"stopped; {how}", INTERRUPTED) from error
 
@@ -220,6 +243,14 @@ def _show(result: Result) -> None:
         print(f"run folder: {folder}\npicture:    {folder / 'curves.png'}")
 
 
+def _show_seeds(group: SeedsResult) -> None:
+    config, folder = group.results[0].config, group.folder
+    title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
+    _screen().print(seeds_table(group.results, title))
+    if folder is not None:
+        print(f"run folders: {folder}/seed-*\npicture:     {folder / 'curves.png'}")
+
+
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
@@ -227,13 +258,12 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """SemiFL on digits with 20 labels at the hub and 20 clients, against those labels alone and all labels."""
-    runs: dict[str, list[Result]] = {label: [] for label in DEMO}
-    for seed in range(seeds):
-        for label, options in DEMO.items():
-            config = configure(data="digits", clients=20, seed=seed, **options)
-            name = f"{label:<11}" + (f" seed {seed}" if seeds > 1 else "")
-            with progress(Console(stderr=True), name, config.rounds, quiet) as on_round:
-                runs[label].append(train(config, _emptied(out / f"{config.method}-seed{seed}"), on_round))
+    runs: dict[str, list[Result]] = {}
+    for label, options in DEMO.items():
+        config = configure(data="digits", clients=20, **options)
+        folder = _emptied(out / config.method)
+        with progress(Console(stderr=True), f"{label:<11}", config.rounds, quiet) as on_round:
+            runs[label] = train_seeds(config, seeds, folder, _means(on_round)).results
     title = "Test accuracy on digits" + (f", mean of {seeds} seeds (worst-best)" if seeds > 1 else "")
     _screen().print(comparison(runs, title))
     print(f"picture: {curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}")
@@ -241,7 +271,7 @@ def demo(
 
 def _emptied(folder: Path) -> Path:
     """Only what a run left behind is removed."""
-    if (folder / "config.toml").exists():
+    if is_group(folder):
         shutil.rmtree(folder)
     return folder
 

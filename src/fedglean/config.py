@@ -68,6 +68,7 @@ class EngineConfig:
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
     compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
     half: bool = setting(False, "bf16 autocast on CUDA; needs compile")
+    deterministic: bool = setting(True, "only CUDA kernels that repeat their last bits; twice as fast without")
     threads: int = setting(1, "torch threads; another number changes the last bits", low=1)
     block: int = setting(16, "clients whose uploads are summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)

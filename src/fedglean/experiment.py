@@ -1,6 +1,7 @@
 """From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,35 +64,51 @@ class Experiment:
 
 def prepare(config: Config, split: Split | None = None) -> Experiment:
     """Load, divide and check everything; whatever is wrong with the input is said here, before any work."""
+    return prepare_seeds(config, [config.seed], None if split is None else [split])[0]
+
+
+def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None) -> list[Experiment]:
+    """One experiment a seed. They share the data set, the method and the executor, so that they can share a stack."""
     device = _device(config.engine.device)
     if config.engine.placement == "workers":
         check_workers(device, config.engine.threads)
-    _settle(device, config.engine.threads)
+    _settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
     dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
-    split = split or divide_up(config, dataset)
-    check_split(split, len(dataset.train_images), dataset.train_labels)
-    federation, truth = divide(dataset, split, device)
-    method.check(federation.declared, len(federation.hub))
+    configs = [replace(config, seed=seed) for seed in seeds]
+    splits = splits or [divide_up(each, dataset) for each in configs]
+    for split in splits:
+        check_split(split, len(dataset.train_images), dataset.train_labels)
+    dataset = replace(dataset, train_images=dataset.train_images.to(device), test_images=dataset.test_images.to(device))
+    divided = [divide(dataset, split, device) for split in splits]
+    for federation, _ in divided:
+        method.check(federation.declared, len(federation.hub))
+    setting = _setting(config, dataset, device)
+    chosen = _executor(config, dataset, divided[0][0], setting)
+    executor = EXECUTORS[chosen](setting)
+    experiments = []
+    for each, split, (federation, truth) in zip(configs, splits, divided, strict=True):
+        settled = replace(each, engine=replace(each.engine, executor=chosen))
+        evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
+        placement = _placement(settled, federation, executor, evaluator)
+        experiments.append(Experiment(settled, method, dataset, split, federation, evaluator, placement))
+    return experiments
+
+
+def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
     recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
     at_once = 4096 if device.type == "cpu" else 32768
     cuda = {"compile": config.engine.compile, "half": config.engine.half} if device.type == "cuda" else {}
-    setting = Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
-    config = _with_executor(config, dataset, federation, setting)
-    executor = EXECUTORS[config.engine.executor](setting)
-    evaluator = Evaluator(dataset.test_images.to(device), dataset.test_labels.to(device), truth, setting)
-    placement = _placement(config, federation, executor, evaluator)
-    return Experiment(config, method, dataset, split, federation, evaluator, placement)
+    return Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
 
 
-def _with_executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> Config:
-    """The configuration with `auto` replaced by what it stands for here."""
+def _executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> str:
+    """The executor's name; `auto` replaced by what it stands for here."""
     if config.engine.executor != "auto":
-        return config
+        return config.engine.executor
     pools = [mine if len(mine) else its for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)]
     pilots = [pool for pool in pools if len(pool)][: min(8, config.engine.block)]
-    chosen = faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
-    return replace(config, engine=replace(config.engine, executor=chosen))
+    return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
 
 
 def _placement(config: Config, federation: Federation, executor: Loop, evaluator: Evaluator) -> Here:
@@ -132,12 +149,13 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def _settle(device: torch.device, threads: int) -> None:
+def _settle(device: torch.device, threads: int, deterministic: bool) -> None:
     """What else decides the last bits: the number of threads, and which kernels CUDA may choose."""
     torch.set_num_threads(threads)
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        torch.backends.cudnn.benchmark = not deterministic
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,8 +78,8 @@ class RunFolder:
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
 
-    def save(self, progress: Progress, experiment: "Experiment") -> None:
-        """Commit the round that was just played."""
+    def stage(self, progress: Progress, experiment: "Experiment") -> bool:
+        """Write the round that was just played; whether there is a checkpoint to commit."""
         length = self._append(progress.history[-1])
         config = experiment.config
         due = progress.done % config.engine.checkpoint_every == 0 or progress.done >= config.rounds
@@ -87,8 +87,9 @@ class RunFolder:
             kept = progress.kept
             seal = digest(self._metrics(length))
             notes = {"metrics": length, "metrics_sha256": seal, "config": fingerprint(config)}
-            self.checkpoints.save(progress.done, progress.state, kept.states, kept.changed, notes)
+            self.checkpoints.stage(progress.done, progress.state, kept.states, kept.changed, notes)
             kept.changed.clear()
+        return due
 
     def finish(self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress) -> None:
         """Write the final predictors, in the order in which the method names them."""
@@ -137,6 +138,18 @@ class RunFolder:
                 return file.tell()
         except OSError as error:
             raise StorageError(f"cannot write {self._metrics_path}: {error.strerror}") from error
+
+
+def commit(played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int, group: Path | None) -> None:
+    """Make a round that was just played the state of its runs, of all of them or none.
+
+    Of several runs, `group` is the file whose writing decides: what was staged counts from then on, moved or not.
+    """
+    due = [folder for folder, progress, experiment in played if folder.stage(progress, experiment)]
+    if due and group is not None:
+        write_whole(group, json.dumps({"done": done}).encode())
+    for folder in due:
+        folder.checkpoints.commit()
 
 
 def _as_tree(predictor: Predictor) -> Any:

@@ -1,85 +1,140 @@
-"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint."""
+"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds go side by side."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedglean.aggregate import Reply
 from fedglean.config import Config
-from fedglean.engines.here import Kept
-from fedglean.engines.loop import Party, converse
+from fedglean.engines.here import Exchange, Kept, exchange_together
+from fedglean.engines.loop import Call, Conversation, Party, side_by_side
 from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress, RunFolder
+from fedglean.folder import Progress, RunFolder, commit
 from fedglean.method import Ask, Talk
-from fedglean.randomness import fold_int
 from fedglean.result import Result
-from fedglean.tree import Record
 
 OnRound = Callable[[dict[str, Any]], None]
+OnRounds = Callable[[list[dict[str, Any]]], None]
+
+
+@dataclass
+class Run:
+    """An experiment on its way."""
+
+    experiment: Experiment
+    progress: Progress
+    folder: RunFolder | None = None
+
+    @classmethod
+    def new(cls, experiment: Experiment, out: Path | None) -> "Run":
+        progress = Progress(0, experiment.start(), Kept(), [])
+        return cls(experiment, progress, RunFolder.create(out, experiment) if out is not None else None)
+
+    @classmethod
+    def found(cls, experiment: Experiment, folder: RunFolder) -> "Run":
+        """Where the folder says that it stands."""
+        progress = folder.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
+        return cls(experiment, progress, folder)
+
+    def result(self) -> Result:
+        """Of a run that has come to its end."""
+        experiment, progress, folder = self.experiment, self.progress, self.folder
+        predictors = dict(experiment.method.predictors(progress.state))
+        if folder is not None:
+            folder.finish(predictors, experiment, progress)
+        path = folder.path if folder else None
+        return Result(experiment.config, progress.history, predictors, experiment.dataset.classes, path)
 
 
 def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:
     """Train from the beginning. With `out`, every finished round is safe there and `resume` goes on from it."""
-    experiment = prepare(config)
-    progress = Progress(0, experiment.start(), Kept(), [])
-    folder = RunFolder.create(out, experiment) if out is not None else None
-    return play(experiment, progress, folder, on_round)
+    return play([Run.new(prepare(config), out)], _of_one(on_round))[0]
 
 
 def resume(folder: Path, on_round: OnRound | None = None) -> Result:
     """Go on with a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
-    experiment = prepare(place.config(), place.split())
-    progress = place.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
-    return play(experiment, progress, place, on_round)
+    return play([Run.found(prepare(place.config(), place.split()), place)], _of_one(on_round))[0]
 
 
-def play(
-    experiment: Experiment, progress: Progress, folder: RunFolder | None, on_round: OnRound | None = None
-) -> Result:
-    """All rounds that are still to be done, and what the method does after the last one."""
-    with experiment.placement:
-        for number in range(progress.done + 1, experiment.config.rounds + 2):
-            line = play_round(experiment, progress, number)
-            if line is None:
+def _of_one(on_round: OnRound | None) -> OnRounds:
+    return lambda lines: on_round(lines[0]) if on_round is not None else None
+
+
+def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) -> list[Result]:
+    """All rounds that are still to be done, and what the method does after the last one.
+
+    Those of several runs are done together, and become safe at one moment, which `group` marks.
+    """
+    rounds = runs[0].experiment.config.rounds
+    with ExitStack() as stack:
+        for each in runs:
+            stack.enter_context(each.experiment.placement)
+        for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):
+            behind = [each for each in runs if each.progress.done < number]
+            lines = play_rounds([(each.experiment, each.progress) for each in behind], number)
+            if not lines:
                 break
-            if folder is not None:
-                folder.save(progress, experiment)
-            if on_round is not None:
-                on_round(line)
-    predictors = dict(experiment.method.predictors(progress.state))
-    if folder is not None:
-        folder.finish(predictors, experiment, progress)
-    return Result(
-        experiment.config, progress.history, predictors, experiment.dataset.classes, folder.path if folder else None
-    )
+            commit([(each.folder, each.progress, each.experiment) for each in behind if each.folder], number, group)
+            on_rounds(lines)
+    return [each.result() for each in runs]
 
 
 def play_round(experiment: Experiment, progress: Progress, number: int) -> dict[str, Any] | None:
     """One round, or what comes after the last one (None where nothing does); the line of metrics.jsonl it makes."""
+    lines = play_rounds([(experiment, progress)], number)
+    return lines[0] if lines else None
+
+
+def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> list[dict[str, Any]]:
+    """`play_round` of several runs that share an executor; no lines where there is nothing to do."""
     began = time.perf_counter()
-    rounds = experiment.config.rounds
-    final = number > rounds
+    hubs: dict[Party, HubSide] = {}
+    for experiment, progress in runs:
+        talk = _talk(experiment, progress, number)
+        if talk is None:
+            return []
+        # A run that memory was too small for before goes on as narrow as it became.
+        executor = experiment.placement.executor
+        executor.widest = executor.widest or (progress.history[-1].get("widest") if progress.history else None)
+        key = experiment.key("round", number)
+        hubs[Party(f"round {number}, hub", talk, key)] = HubSide(experiment, progress.kept, number)
+    states = side_by_side(list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting]))
+    shared = (time.perf_counter() - began) / len(runs)
+    lines = []
+    for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
+        progress.state, progress.done = state, number
+        progress.history.append(_line(experiment, progress, side, shared))
+        lines.append(progress.history[-1])
+    return lines
+
+
+def _talk(experiment: Experiment, progress: Progress, number: int) -> Talk | None:
+    rounds, method = experiment.config.rounds, experiment.method
     hub = experiment.hub(min(number, rounds))
-    talk = experiment.method.finish(hub, progress.state) if final else experiment.method.round(hub, progress.state)
-    if talk is None:
-        return None
-    served = Exchanges(experiment, progress.kept, number)
-    progress.state = served.converse(talk)
-    progress.done = number
-    line = {"round": min(number, rounds), "final": final, **served.line(), "pseudo": experiment.evaluator.pseudo()}
-    if final or number % experiment.config.engine.evaluate_every == 0 or number == rounds:
+    return method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
+
+
+def _line(experiment: Experiment, progress: Progress, side: "HubSide", seconds: float) -> dict[str, Any]:
+    """What is told of a round; its seconds are its share of the time that several runs took together."""
+    began, number, config = time.perf_counter(), progress.done, experiment.config
+    final = number > config.rounds
+    pseudo = experiment.evaluator.pseudo()
+    line = {"round": min(number, config.rounds), "final": final, **side.line(), "pseudo": pseudo}
+    if final or number % config.engine.evaluate_every == 0 or number == config.rounds:
         line |= experiment.evaluator.test(experiment.method.predictors(progress.state))
-    line["seconds"] = round(time.perf_counter() - began, 4)
-    progress.history.append(line)
+    if experiment.placement.executor.widest is not None:
+        line["widest"] = experiment.placement.executor.widest
+    line["seconds"] = round(seconds + time.perf_counter() - began, 4)
     return line
 
 
 @dataclass
-class Exchanges:
-    """The hub's side of one round: its own requests go to the executor, an `Ask` goes to the clients."""
+class HubSide:
+    """The hub's side of one round: what it asked of the clients, and what came of it."""
 
     experiment: Experiment
     kept: Kept
@@ -88,22 +143,19 @@ class Exchanges:
     trained: list[Reply] = field(default_factory=list)
     sent: int = 0
 
-    def converse(self, talk: Talk) -> Record:
-        key = self.experiment.key("round", self.number)
-        state: Record = converse(Party(f"round {self.number}, hub", talk, key), self._answer)
-        return state
+    def exchange(self, talk: Conversation) -> Exchange:
+        key = self.experiment.key("round", self.number, talk.number, "ask")
+        return Exchange(talk.request, self.number, talk.number, key)
 
-    def _answer(self, request: Any, number: int) -> Any:
-        key = self.experiment.key("round", self.number, number)
-        placement = self.experiment.placement
-        if isinstance(request, Ask):
-            reply, sent = placement.exchange(request, self.number, number, fold_int(key, "ask"), self.kept)
-            self.replies.append(reply)
-            if request.purpose == "train":
-                self.trained.append(reply)
-            self.sent += sent
-            return reply
-        return placement.executor.serve(request, fold_int(key, "hub"))
+    def call(self, talk: Conversation) -> Call:
+        return Call(talk.request, self.experiment.key("round", self.number, talk.number, "hub"))
+
+    def note(self, ask: Ask, reply: Reply, sent: int) -> Reply:
+        self.replies.append(reply)
+        if ask.purpose == "train":
+            self.trained.append(reply)
+        self.sent += sent
+        return reply
 
     def line(self) -> dict[str, Any]:
         refused = [refusal for reply in self.replies for refusal in reply.refused]
@@ -118,3 +170,25 @@ class Exchanges:
             "bytes_down": self.sent,
             "bytes_up": sum(reply.received for reply in self.replies),
         }
+
+
+def _answers(waiting: Sequence[tuple[HubSide, Conversation]]) -> list[Any]:
+    """The hubs' own requests go to the executor, their asks to the clients."""
+    asks = [(side, talk) for side, talk in waiting if isinstance(talk.request, Ask)]
+    own = [(side, talk) for side, talk in waiting if not isinstance(talk.request, Ask)]
+    answers: dict[Party, Any] = {}
+    with waiting[0][1].blamed():
+        for (side, talk), (reply, sent) in zip(asks, _exchanged(asks), strict=True):
+            answers[talk.party] = side.note(talk.request, reply, sent)
+        if own:
+            executor = own[0][0].experiment.placement.executor
+            replies = executor.answer([side.call(talk) for side, talk in own])
+            answers |= {talk.party: reply for (_, talk), reply in zip(own, replies, strict=True)}
+    return [answers[talk.party] for _, talk in waiting]
+
+
+def _exchanged(asks: Sequence[tuple[HubSide, Conversation]]) -> list[tuple[Reply, int]]:
+    asked = [(side.experiment.placement, side.exchange(talk), side.kept) for side, talk in asks]
+    if len(asked) > 1:
+        return exchange_together(asked)
+    return [placement.exchange(exchange, kept) for placement, exchange, kept in asked]

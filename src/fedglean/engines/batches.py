@@ -7,14 +7,16 @@ the speed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from fedglean import tree
 from fedglean.augment import Recipe, view
+from fedglean.data.images import Images
 from fedglean.method import Batch, Sample, Stream, Train
-from fedglean.randomness import bits, fold, fold_int, order
+from fedglean.randomness import bits, fold, fold_int
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ class Lane:
 def batches(train: Train, key: int, setting: Setting) -> Iterator[Batch]:
     """One request's batches, step by step."""
     lane = Lane(train, key)
+    deck = Deck([lane], setting)
     stride = max(1, setting.images_at_once // lane.images_a_step)
     for begin in range(0, train.length, stride):
         steps = range(begin, min(begin + stride, train.length))
-        made = chunk([lane], setting, steps)
+        made = deck.deal(steps)
         for place in range(len(steps)):
             yield at(made, place, 0)
 
@@ -66,65 +69,108 @@ def at(made: Batch, *place: int) -> Batch:
     return batch
 
 
-def chunk(lanes: Sequence[Lane], setting: Setting, steps: range) -> Batch:
-    """The batches of several steps (first axis) and lanes (second); a lane that is done repeats its last step.
+class Deck:
+    """Deals the batches of several lanes whose streams agree in name, views, batch size, draw and store."""
 
-    All lanes have streams of the same names, views and batch sizes.
-    """
-    names = lanes[0].train.streams
-    streams = {name: _sample(name, lanes, setting, steps) for name in names}
-    first = next(iter(names))
-    number = torch.stack([_numbers(lane, steps) for lane in lanes], 1)
-    lengths = [epoch_length(lane.train.streams[first]) for lane in lanes]
-    epoch = number // torch.tensor(lengths, device=number.device)
-    keys = torch.stack([_tensor(fold(fold_int(lane.key, "step"), _numbers(lane, steps))) for lane in lanes], 1)
-    rates = [lane.train.learning_rate for lane in lanes]
-    rate = torch.tensor(rates, dtype=torch.float64, device=number.device).expand(len(steps), len(lanes))
-    return Batch(streams, number, epoch, rate, keys)
+    def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
+        self.device = lanes[0].device
+        self.last = self._each([max(0, lane.length - 1) for lane in lanes])
+        self.keys = self._each([fold_int(lane.key, "step") for lane in lanes])
+        self.rates = self._each([lane.train.learning_rate for lane in lanes], torch.float64)
+        self.piles = {name: Pile(name, lanes, setting) for name in lanes[0].train.streams}
+
+    def _each(self, values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
+
+    def deal(self, steps: range, width: int | None = None) -> Batch:
+        """The batches of several steps (first axis) and the first lanes (second); a lane that is done repeats its last.
+
+        Epochs are those of the first stream.
+        """
+        last = self.last[:width]
+        number = torch.arange(steps.start, steps.stop, device=self.device)[:, None].minimum(last)
+        streams = {name: pile.deal(number, steps) for name, pile in self.piles.items()}
+        epoch = number // next(iter(self.piles.values())).length[: len(last)]
+        rates = self.rates[:width].expand(len(steps), len(last))
+        return Batch(streams, number, epoch, rates, _tensor(fold(self.keys[:width], number)))
+
+
+class Pile:
+    """One stream of all lanes: where each lane's images and labels begin in one long row, and what is drawn by."""
+
+    def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:
+        streams = [lane.train.streams[name] for lane in lanes]
+        self.stream, self.setting = streams[0], setting
+        if self.stream.draw not in ("shuffled", "with-replacement"):
+            raise ValueError(f"a stream is drawn 'shuffled' or 'with-replacement', not '{self.stream.draw}'")
+        self.index, self.label = _joined([stream.images for stream in streams])
+        self.counts = [len(stream.images) for stream in streams]
+        self.lasts = [max(0, lane.length - 1) for lane in lanes]
+        self.lengths = [epoch_length(stream) for stream in streams]
+        starts = [0, *accumulate(self.counts)][:-1]
+        own = [fold_int(lane.key, name) for lane in lanes]
+        purposes = ("draw" if self.stream.draw == "with-replacement" else "order", *range(len(self.stream.views)))
+        keys = [[fold_int(key, *(("view", of) if isinstance(of, int) else (of,))) for key in own] for of in purposes]
+        table = torch.tensor([self.counts, self.lengths, starts, *keys]).to(self.index.device, non_blocking=True)
+        self.count, self.length, self.start, self.draw_key, *self.view_keys = table.unbind()
+
+    def deal(self, number: Tensor, steps: range) -> Sample:
+        """The samples of steps x lanes; `number` is the step that each of them takes."""
+        width = number.shape[1]
+        epoch = number // self.length[:width]
+        place = (number - epoch * self.length[:width]) * self.stream.batch
+        position = place[..., None] + torch.arange(self.stream.batch, device=number.device)
+        index = self._drawn(epoch[..., None], position, steps)
+        at = index + self.start[:width, None]
+        pixels = self.stream.images.store[self.index[at]].flatten(0, 2)
+        views = [
+            self._view(kind, key[:width, None], epoch[..., None], position, pixels)
+            for kind, key in zip(self.stream.views, self.view_keys, strict=True)
+        ]
+        return Sample(tuple(views), index) if self.label is None else Sample(tuple(views), index, self.label[at])
+
+    def _view(self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor) -> Tensor:
+        # A plain view draws nothing: any integers do for its keys.
+        keys = position if kind == "plain" else _tensor(fold(key, epoch, position))
+        made = view(kind, pixels, keys.flatten(), self.setting.recipe, self.setting.dtype)
+        return made.reshape(*position.shape, *made.shape[1:])
+
+    def _drawn(self, epoch: Tensor, position: Tensor, steps: range) -> Tensor:
+        """Which of its images each lane takes: steps x lanes x batch."""
+        width = position.shape[1]
+        count = self.count[:width, None]
+        if self.stream.draw == "with-replacement":
+            return torch.remainder(bits(fold(self.draw_key[:width, None], epoch, position)), count)
+        first = [min(steps.start, last) // each for last, each in zip(self.lasts, self.lengths, strict=True)][:width]
+        end = [min(steps.stop - 1, last) // each for last, each in zip(self.lasts, self.lengths, strict=True)][:width]
+        begin = torch.tensor(first).to(count.device, non_blocking=True)[:, None]
+        many = max(b - a for a, b in zip(first, end, strict=True)) + 1
+        epochs = begin + torch.arange(many, device=count.device)
+        orders = self._orders(_tensor(fold(self.draw_key[:width, None], epochs)), count)
+        lane = torch.arange(width, device=count.device)[:, None]
+        return orders[lane, epoch - begin, position % count]
+
+    def _orders(self, keys: Tensor, count: Tensor) -> Tensor:
+        """`order` for lanes x epochs; in a shorter lane, places that are no image come last."""
+        width, longest = len(keys), max(self.counts[: len(keys)])
+        numbers = bits(keys, (longest,))
+        if min(self.counts[:width]) < longest:
+            outside = torch.arange(longest, device=keys.device) >= count
+            numbers = numbers.masked_fill(outside[:, None], torch.iinfo(torch.int64).max)
+        return torch.argsort(numbers, dim=-1, stable=True)
+
+
+def _joined(images: Sequence[Images]) -> tuple[Tensor, Tensor | None]:
+    """All images of one store in one row, and their labels where they have some."""
+    if len(images) == 1:
+        return images[0].index, images[0].label
+    labels = [each.label for each in images if each.label is not None]
+    return torch.cat([each.index for each in images]), torch.cat(labels) if labels else None
 
 
 def epoch_length(stream: Stream) -> int:
     """Steps in which a stream is seen once; the last batch is filled up."""
     return -(-len(stream.images) // stream.batch)
-
-
-def _numbers(lane: Lane, steps: range) -> Tensor:
-    return torch.arange(steps.start, steps.stop, device=lane.device).clamp(max=max(0, lane.length - 1))
-
-
-def _sample(name: str, lanes: Sequence[Lane], setting: Setting, steps: range) -> Sample:
-    """One stream's samples of all steps and lanes."""
-    drawn = [_draw(lane, name, steps) for lane in lanes]
-    streams = [lane.train.streams[name] for lane in lanes]
-    pixels = torch.stack([stream.images.pixels(index) for stream, (index, _) in zip(streams, drawn, strict=True)], 1)
-    views = []
-    for which, kind in enumerate(streams[0].views):
-        keys = torch.stack([keys[which] for _, keys in drawn], 1)
-        made = view(kind, pixels.flatten(0, 2), keys.flatten(), setting.recipe, setting.dtype)
-        views.append(made.reshape(*keys.shape, *made.shape[1:]))
-    index = torch.stack([index for index, _ in drawn], 1)
-    if streams[0].images.label is None:
-        return Sample(tuple(views), index)
-    known = [stream.images.label[index] for stream, (index, _) in zip(streams, drawn, strict=True)]  # type: ignore[index]
-    return Sample(tuple(views), index, torch.stack(known, 1))
-
-
-def _draw(lane: Lane, name: str, steps: range) -> tuple[Tensor, list[Tensor]]:
-    """Which images of a stream, and the keys of each view: both of shape steps x batch."""
-    stream, key = lane.train.streams[name], fold_int(lane.key, name)
-    number, length = _numbers(lane, steps)[:, None], epoch_length(stream)
-    epoch, place = number // length, number % length
-    position = place * stream.batch + torch.arange(stream.batch, device=number.device)
-    keys = [_tensor(fold(fold_int(key, "view", which), epoch, position)) for which in range(len(stream.views))]
-    count = len(stream.images)
-    if stream.draw == "with-replacement":
-        return torch.remainder(bits(fold(fold_int(key, "draw"), epoch, position)), count), keys
-    if stream.draw != "shuffled":
-        raise ValueError(f"a stream is drawn 'shuffled' or 'with-replacement', not '{stream.draw}'")
-    last = max(0, lane.length - 1)
-    epochs = range(min(steps.start, last) // length, min(steps.stop - 1, last) // length + 1)
-    orders = order(fold(fold_int(key, "order"), torch.arange(epochs.start, epochs.stop, device=number.device)), count)
-    return orders[epoch - epochs.start, position % count], keys
 
 
 def _tensor(key: int | Tensor) -> Tensor:

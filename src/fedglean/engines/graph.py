@@ -6,6 +6,7 @@ signature.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,28 @@ from fedglean.tree import Tree
 
 Lifted = Callable[[Tree, Tree, Batch, Tree], tuple[Tree, Tree, dict[str, Tensor]]]
 
+# A WRN-28-2's step for ten clients on an H200: 7.1 ms with torch's defaults, 6.0 with either of these. cuDNN computes
+# in channels_last anyway and would turn every tensor there and back; most of the other kernels are a layer's updates.
+OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    "force_layout_optimization": True,
+    "combo_kernels": True,
+    "benchmark_combo_kernel": False,
+}
+
+
+def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
+    """The function compiled for CUDA, in half precision where asked."""
+
+    def run(*arguments: Any) -> Any:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            return function(*arguments)
+
+    import torch._dynamo.config as limits  # takes a second to load, and most runs compile nothing
+
+    # Every signature is one compilation of `run`; torch's limit of eight is there to catch endless ones.
+    limits.recompile_limit, limits.fail_on_recompile_limit_hit = 64, True
+    return torch.compile(run, dynamic=False, options=OPTIONS)
+
 
 class Program:
     """One step of all lanes, in place: models, memory and totals are buffers that a replay moves on by one step.
@@ -24,7 +47,18 @@ class Program:
     be copied or waited for between two steps.
     """
 
-    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, frozen: Tree, made: Batch, lanes: int) -> None:
+    def __init__(
+        self,
+        lifted: Lifted,
+        models: Tree,
+        memory: Tree,
+        frozen: Tree,
+        made: Batch,
+        lanes: int,
+        *,
+        compiled: bool = False,
+        half: bool = False,
+    ) -> None:
         self.models, self.memory, self.frozen, self.made = (
             tree.map(torch.clone, part) for part in (models, memory, frozen, made)
         )
@@ -32,7 +66,8 @@ class Program:
         self.lengths = torch.zeros(lanes, dtype=torch.long, device=device)
         self.number, self.place = torch.zeros((), dtype=torch.long, device=device), self.lengths.new_zeros(1)
         self.totals: dict[str, Tensor] = {}
-        self.lifted = lifted
+        # Compiled whole: the batch's selection and the update of the buffers are fused with the step.
+        self.step: Callable[..., Any] = fused(in_place(lifted), half) if compiled else in_place(lifted)
         self._capture()
 
     def load(self, models: Tree, memory: Tree, frozen: Tree, lengths: Tensor, number: int) -> None:
@@ -65,13 +100,23 @@ class Program:
             self._step()
 
     def _step(self) -> None:
-        batch = tree.map(lambda leaf: leaf.index_select(0, self.place)[0], self.made)
-        models, memory, metrics = self.lifted(self.models, self.memory, batch, self.frozen)
         on = self.number < self.lengths
-        for static, new in ((self.models, models), (self.memory, memory)):
-            tree.map(lambda a, b: a.copy_(torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), b, a)), static, new)
+        metrics = self.step(self.models, self.memory, self.frozen, self.made, on, self.place)
         for name, value in metrics.items():
             total = self.totals.setdefault(name, torch.zeros(len(on), dtype=torch.float64, device=on.device))
-            total.add_(torch.where(on, value.double(), 0.0))
+            total.add_(value)
         self.number.add_(1)
         self.place.add_(1)
+
+
+def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
+    """The step as a function that moves the buffers of the lanes that are `on`, and returns their metrics."""
+
+    def step(models: Tree, memory: Tree, frozen: Tree, made: Batch, on: Tensor, place: Tensor) -> dict[str, Tensor]:
+        batch = tree.map(lambda leaf: leaf.index_select(0, place)[0], made)
+        new_models, new_memory, metrics = lifted(models, memory, batch, frozen)
+        for static, new in ((models, new_models), (memory, new_memory)):
+            tree.map(lambda a, b: a.copy_(torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), b, a)), static, new)
+        return {name: torch.where(on, value.double(), 0.0) for name, value in metrics.items()}
+
+    return step

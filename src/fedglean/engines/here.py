@@ -70,19 +70,17 @@ class Here:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def exchange(self, ask: Ask, round: int, number: int, key: int, kept: Kept) -> tuple[Reply, int]:
-        """The reply to an ask and the bytes that were sent out. A new state counts once its upload is admitted."""
+    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+        """The reply to an ask and the bytes that were sent out."""
+        ledger = Ledger(self, exchange, kept)
+        for served in self.serve_all(exchange, self.blocks(exchange.ask), kept.states):
+            ledger.take(served)
+        return ledger.reply()
+
+    def blocks(self, ask: Ask) -> list[list[int]]:
+        """The clients in the blocks in which they are served, and their uploads summed."""
         clients = sorted(set(ask.to))
-        blocks = [clients[begin : begin + self.block] for begin in range(0, len(clients), self.block)]
-        sums = Partial()
-        for served in self.serve_all(Exchange(ask, round, number, key), blocks, kept.states):
-            sums += served.sums
-            self._take_note(served, kept)
-        self._check_quorum(round, len(clients), sums)
-        sent = sum(
-            tree.size_in_bytes(dict(ask.message)) + tree.size_in_bytes(dict(ask.each.get(c, {}))) for c in clients
-        )
-        return Reply(sums, self._templates(ask)), sent
+        return [clients[begin : begin + self.block] for begin in range(0, len(clients), self.block)]
 
     def serve_all(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
@@ -91,53 +89,101 @@ class Here:
         return (self.serve(exchange, block, states) for block in blocks)
 
     def serve(self, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]) -> Served:
-        """One block, with a gate of its own. Clients of other blocks answer there: for this gate they have done so."""
-        ask, declared = exchange.ask, self.federation.declared
-        own = {client: declared[client] for client in block}
-        gate = Gate(exchange.round, exchange.number, ask, own, self.stretch)
-        gate.seen |= set(ask.to) - set(block)
-        served = Served()
-        parties = [self._party(exchange, client, states.get(client), served) for client in block]
-        for client, upload in zip(block, self.executor.run(parties), strict=True):
-            if upload is None:
-                served.sums.abstained.append(client)
-                continue
-            for envelope in self.deliver(Envelope(exchange.round, exchange.number, client, upload)):
-                self._admit(gate.admit(envelope), envelope.client, served, ask.collect == "all")
-        return served
+        """What one block came to."""
+        visit = Visit(self, exchange, block, states)
+        return visit.take(self.executor.run(visit.parties))
 
-    def _party(self, exchange: Exchange, client: int, state: Tree, served: Served) -> Party:
-        ask, own = exchange.ask, fold_int(exchange.key, client)
-        me = self.federation.me(client, state, fold_int(own, "me"))
+
+class Visit:
+    """A block of clients in an exchange: their parties, and a gate of its own.
+
+    Clients of other blocks answer there: for this gate they have done so.
+    """
+
+    def __init__(self, place: Here, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]) -> None:
+        self.place, self.exchange, self.block, self.served = place, exchange, block, Served()
+        own = {client: place.federation.declared[client] for client in block}
+        self.gate = Gate(exchange.round, exchange.number, exchange.ask, own, place.stretch)
+        self.gate.seen |= set(exchange.ask.to) - set(block)
+        self.parties = [self._party(client, states.get(client)) for client in block]
+
+    def _party(self, client: int, state: Tree) -> Party:
+        ask, own = self.exchange.ask, fold_int(self.exchange.key, client)
+        me = self.place.federation.me(client, state, fold_int(own, "me"))
         message = Record({**ask.message, **ask.each.get(client, {})})
-        observe = served.guesses.append if self.observe is not None else None
-        return Party(f"round {exchange.round}, client {client}", ask.client(me, message), own, observe)
+        observe = self.served.guesses.append if self.place.observe is not None else None
+        return Party(f"round {self.exchange.round}, client {client}", ask.client(me, message), own, observe)
 
-    def _admit(self, outcome: Upload | Refusal, client: int, served: Served, keep_all: bool) -> None:
+    def take(self, uploads: Sequence[Upload | None]) -> Served:
+        """Let through the gate what the parties returned."""
+        round, number = self.exchange.round, self.exchange.number
+        for client, upload in zip(self.block, uploads, strict=True):
+            if upload is None:
+                self.served.sums.abstained.append(client)
+                continue
+            for envelope in self.place.deliver(Envelope(round, number, client, upload)):
+                self._admit(self.gate.admit(envelope), envelope.client)
+        return self.served
+
+    def _admit(self, outcome: Upload | Refusal, client: int) -> None:
         if isinstance(outcome, Refusal):
-            served.sums.refused.append(outcome)
+            self.served.sums.refused.append(outcome)
             return
-        served.sums.include(client, outcome, self.federation.declared[client].total, keep_all)
+        total, keep_all = self.place.federation.declared[client].total, self.exchange.ask.collect == "all"
+        self.served.sums.include(client, outcome, total, keep_all)
         if outcome.keep is not None:
-            served.states[client] = outcome.keep
+            self.served.states[client] = outcome.keep
 
-    def _take_note(self, served: Served, kept: Kept) -> None:
+
+class Ledger:
+    """The hub's side of an exchange: adds up what comes back, block by block."""
+
+    def __init__(self, place: Here, exchange: Exchange, kept: Kept) -> None:
+        self.place, self.exchange, self.kept, self.sums = place, exchange, kept, Partial()
+
+    def take(self, served: Served) -> None:
+        """Note what a block came to. A client's new state counts from here on: its upload was admitted."""
+        self.sums += served.sums
         for client, state in served.states.items():
-            kept.put(client, state)
+            self.kept.put(client, state)
         for guess in served.guesses:
-            assert self.observe is not None
-            self.observe(guess)
+            assert self.place.observe is not None
+            self.place.observe(guess)
 
-    def _check_quorum(self, round: int, asked: int, sums: Partial) -> None:
-        usable = len(sums.answered) + len(sums.abstained)
-        if usable < self.quorum * asked:
-            reasons = "; ".join(sorted({refusal.reason for refusal in sums.refused})) or "no answer"
+    def reply(self) -> tuple[Reply, int]:
+        ask = self.exchange.ask
+        clients = set(ask.to)
+        self._check_quorum(len(clients))
+        each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in clients)
+        return Reply(self.sums, _templates(ask)), len(clients) * tree.size_in_bytes(dict(ask.message)) + each
+
+    def _check_quorum(self, asked: int) -> None:
+        usable = len(self.sums.answered) + len(self.sums.abstained)
+        if usable < self.place.quorum * asked:
+            reasons = "; ".join(sorted({refusal.reason for refusal in self.sums.refused})) or "no answer"
             raise RoundError(
-                f"round {round}: only {usable} of {asked} clients sent something usable, "
-                f"the quorum is {self.quorum:.0%} ({reasons})"
+                f"round {self.exchange.round}: only {usable} of {asked} clients sent something usable, "
+                f"the quorum is {self.place.quorum:.0%} ({reasons})"
             )
 
-    def _templates(self, ask: Ask) -> dict[str, Tree]:
-        parts = {name: part for own in ask.each.values() for name, part in own.items()} | dict(ask.message)
-        sent = {name: tree.trainable(part) for name, part in parts.items() if tree.named(part)}
-        return sent | {name: expect.tree for name, expect in ask.expect.items()}
+
+def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tuple[Reply, int]]:
+    """Exchanges of several runs on one executor: the first blocks of all are one block to it, and so on."""
+    ledgers = [Ledger(*each) for each in asked]
+    blocks = [place.blocks(exchange.ask) for place, exchange, _ in asked]
+    for row in range(max(map(len, blocks))):
+        visits = {
+            ledger: Visit(ledger.place, ledger.exchange, own[row], ledger.kept.states)
+            for ledger, own in zip(ledgers, blocks, strict=True)
+            if row < len(own)
+        }
+        uploads = iter(asked[0][0].executor.run([party for visit in visits.values() for party in visit.parties]))
+        for ledger, visit in visits.items():
+            ledger.take(visit.take([next(uploads) for _ in visit.parties]))
+    return [ledger.reply() for ledger in ledgers]
+
+
+def _templates(ask: Ask) -> dict[str, Tree]:
+    parts = {name: part for own in ask.each.values() for name, part in own.items()} | dict(ask.message)
+    sent = {name: tree.trainable(part) for name, part in parts.items() if tree.named(part)}
+    return sent | {name: expect.tree for name, expect in ask.expect.items()}

@@ -5,6 +5,7 @@ stack is cut to half its width once half of the lanes are done. On a GPU the lif
 (`graph`); there the stack is also filled up to a width that was captured before.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.engines.batches import Lane, Setting, at, chunk
+from fedglean.engines.batches import Deck, Lane, Setting, at
 from fedglean.engines.graph import Lifted, Program
 from fedglean.method import Batch, Trained
 from fedglean.tree import Tree
@@ -25,7 +26,7 @@ class Trainer:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.programs: dict[Any, Program] = {}
+        self.programs: dict[Any, Program | None] = {}
         self.widths: dict[Any, set[int]] = {}
 
     def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
@@ -41,6 +42,12 @@ class Trainer:
                 stack.play(width, steps, stride)
         return stack.results()[: len(lanes)]
 
+    def forget(self) -> None:
+        """Give up everything that was captured, and the memory it holds."""
+        self.programs.clear()
+        self.widths.clear()
+        torch.cuda.empty_cache()
+
     def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
         """Idle lanes are added up to a width that is known: a new one would have to be captured."""
         known = self.widths.setdefault(signature, set())
@@ -51,34 +58,38 @@ class Trainer:
 
     def _replay(self, stack: "Stacked", width: int, steps: range, stride: int, signature: Any) -> None:
         key = (signature, width, stack.shared)
+        if key not in self.programs:
+            self.programs[key] = self._captured(stack, width, _room(stack.batches(width, steps[:stride]), stride))
+        program = self.programs[key]
+        if program is None:
+            stack.play(width, steps, stride)
+            return
+        program.load(*stack.start(width), stack.lengths_of(width), steps.start)
         for begin in range(steps.start, steps.stop, stride):
             some = range(begin, min(begin + stride, steps.stop))
-            made = stack.batches(width, some)
-            if key not in self.programs:
-                self.programs[key] = Program(self._lifted(stack.step), *stack.start(width), _room(made, stride), width)
-            program = self.programs[key]
-            if begin == steps.start:
-                program.load(*stack.start(width), stack.lengths_of(width), begin)
-            program.play(made, len(some))
+            program.play(stack.batches(width, some), len(some))
         stack.take(width, program.models, program.memory, program.totals)
 
-    def _lifted(self, step: Lifted) -> Lifted:
-        compiled = torch.compile(step, dynamic=False) if self.setting.compile else step
-        if not self.setting.half:
-            return compiled
-
-        def in_half(models: Tree, memory: Tree, batch: Batch, frozen: Tree) -> Any:
-            with torch.autocast("cuda", torch.bfloat16):
-                return compiled(models, memory, batch, frozen)
-
-        return in_half
+    def _captured(self, stack: "Stacked", width: int, room: Batch) -> Program | None:
+        """The step as a program; where that is not possible a plainer one, or none, and a warning that says why."""
+        for compiled in (True, False) if self.setting.compile else (False,):
+            half = compiled and self.setting.half
+            try:
+                return Program(stack.step, *stack.start(width), room, width, compiled=compiled, half=half)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                what = "compiled; it runs uncompiled, in full precision" if compiled else "captured; it runs unrecorded"
+                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+                warnings.warn(f"a training step could not be {what} ({reason})", RuntimeWarning, stacklevel=2)
+        return None
 
 
 class Stacked:
     """The state of a group of lanes on its way."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
-        self.lanes, self.setting = lanes, setting
+        self.lanes, self.deck = lanes, Deck(lanes, setting)
         trains = [lane.train for lane in lanes]
         self.models = _stacked([tree.trainable(train.models) for train in trains])
         self.memory = _stacked([train.start_memory() for train in trains])
@@ -95,7 +106,7 @@ class Stacked:
         return torch.tensor(self.lengths[:width], device=self.lanes[0].device)
 
     def batches(self, width: int, steps: range) -> Batch:
-        return chunk(self.lanes[:width], self.setting, steps)
+        return self.deck.deal(steps, width)
 
     def play(self, width: int, steps: range, stride: int) -> None:
         """Step by step, without a graph."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -64,41 +63,69 @@ class Conversation:
             raise PartyError(f"{self.party.name}, {where}: {type(error).__name__}: {error}") from error
 
 
-def converse(party: Party, answer: Callable[[Any, int], Any]) -> Any:
-    """Run a party to its end and return what it returned; `answer` serves its requests, numbered from 0."""
-    talk = Conversation(party)
-    talk.go_on(None)
-    while not talk.done:
-        with talk.blamed():
-            reply = answer(talk.request, talk.number)
-        talk.go_on(reply)
-    return talk.result
+def side_by_side(parties: Sequence[Party], answer: Callable[[Sequence[Conversation]], Sequence[Any]]) -> list[Any]:
+    """Run parties to their ends and return what they returned; `answer` serves all that wait at once."""
+    talks = [Conversation(party) for party in parties]
+    for talk in talks:
+        talk.go_on(None)
+    while waiting := [talk for talk in talks if not talk.done]:
+        for talk, reply in zip(waiting, answer(waiting), strict=True):
+            talk.go_on(reply)
+    return [talk.result for talk in talks]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, or a list of them, with the key of its draws."""
+
+    request: Any
+    key: int
+    observe: Observer | None = None
+
+    def parts(self) -> list["Call"]:
+        """Its requests one by one."""
+        if not isinstance(self.request, list):
+            return [self]
+        return [Call(part, fold_int(self.key, "part", place), self.observe) for place, part in enumerate(self.request)]
 
 
 class Loop:
-    """Serves requests one by one."""
+    """Serves requests one by one. `widest` says how many trainings at once memory turned out to hold, if too few."""
+
+    widest: int | None = None
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         """What each party of a block returned."""
-        return [converse(party, partial(self._serve_party, party)) for party in parties]
+        return [result for party in parties for result in side_by_side([party], self._answer_parties)]
 
-    def _serve_party(self, party: Party, request: Any, number: int) -> Any:
-        return self.serve(request, fold_int(party.key, number), party.observe)
+    def _answer_parties(self, waiting: Sequence[Conversation]) -> list[Any]:
+        calls = [Call(talk.request, fold_int(talk.party.key, talk.number), talk.party.observe) for talk in waiting]
+        with waiting[0].blamed(f"and {len(waiting) - 1} others " if len(waiting) > 1 else ""):
+            return self.answer(calls)
+
+    def answer(self, calls: Sequence[Call]) -> list[Any]:
+        """The answers to many calls, in order; to a list of requests, a list."""
+        return [
+            [self._serve(part) for part in call.parts()] if isinstance(call.request, list) else self._serve(call)
+            for call in calls
+        ]
 
     def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
         """The answer to one request, or the list of answers to a list."""
-        if isinstance(request, list):
-            return [self.serve(part, fold_int(key, "part", place), observe) for place, part in enumerate(request)]
+        return self.answer([Call(request, key, observe)])[0]
+
+    def _serve(self, call: Call) -> Any:
+        request = call.request
         if isinstance(request, Train):
-            return self._train(request, key)
+            return self._train(request, call.key)
         with torch.no_grad():
             if isinstance(request, Statistics):
                 return self._statistics(request)
             if isinstance(request, Predict):
-                return self._predict(request, key, observe)
+                return self._predict(request, call.key, call.observe)
         raise TypeError(
             f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {type(request).__name__}"
         )

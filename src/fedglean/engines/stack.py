@@ -6,8 +6,9 @@ that `torch.func.vmap` takes away from the method's step. Clients with fewer ste
 the group can be cut to half its width.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,21 +20,16 @@ from fedglean import tree
 from fedglean.augment import view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
+from fedglean.engines.graph import fused
 from fedglean.engines.lanes import Trainer
-from fedglean.engines.loop import Conversation, Loop, Observer, Party
+from fedglean.engines.loop import Call, Loop, Party, side_by_side
 from fedglean.method import Predict, Statistics, Stream, Train, Trained, probabilities
 from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
-
-@dataclass(frozen=True)
-class Call:
-    """One request of one party, with the key of its draws."""
-
-    request: Any
-    key: int
-    observe: Observer | None = None
+#: Batches of statistics at once where the pass over them is compiled.
+ROWS = 16
 
 
 class Stack(Loop):
@@ -44,34 +40,23 @@ class Stack(Loop):
         self._trainer = Trainer(setting)
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
-        talks = [Conversation(party) for party in parties]
-        for talk in talks:
-            talk.go_on(None)
-        while waiting := [talk for talk in talks if not talk.done]:
-            calls = [
-                _calls(talk.request, fold_int(talk.party.key, talk.number), talk.party.observe) for talk in waiting
-            ]
-            with waiting[0].blamed(f"and {len(waiting) - 1} others " if len(waiting) > 1 else ""):
-                answers = iter(self.answer([call for some in calls for call in some]))
-            for talk, some in zip(waiting, calls, strict=True):
-                own = [next(answers) for _ in some]
-                talk.go_on(own if isinstance(talk.request, list) else own[0])
-        return [talk.result for talk in talks]
-
-    def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
-        answers = self.answer(_calls(request, key, observe))
-        return answers if isinstance(request, list) else answers[0]
+        return side_by_side(parties, self._answer_parties)
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
-        """The answers to many requests, in order; those of one signature are served at once."""
+        """Requests of one signature are served at once, whoever they are from."""
+        parts = [call.parts() for call in calls]
+        single = [part for some in parts for part in some]
         groups: dict[Any, list[int]] = {}
-        for place, call in enumerate(calls):
+        for place, call in enumerate(single):
             groups.setdefault(_signature(call.request), []).append(place)
-        answers: list[Any] = [None] * len(calls)
+        answers: dict[int, Any] = {}
         for places in groups.values():
-            for place, answer in zip(places, self._group([calls[place] for place in places]), strict=True):
-                answers[place] = answer
-        return answers
+            answers |= zip(places, self._group([single[place] for place in places]), strict=True)
+        inorder = (answers[place] for place in range(len(single)))
+        replies = [[next(inorder) for _ in some] for some in parts]
+        return [
+            reply if isinstance(call.request, list) else reply[0] for call, reply in zip(calls, replies, strict=True)
+        ]
 
     def _group(self, calls: Sequence[Call]) -> list[Any]:
         request = calls[0].request
@@ -83,13 +68,25 @@ class Stack(Loop):
                 return self._predict_together(calls)
             if isinstance(request, Statistics):
                 return self._measure_together([call.request for call in calls])
-        return [super(Stack, self).serve(call.request, call.key, call.observe) for call in calls]
+        return [self._serve(call) for call in calls]
 
     def _train_together(self, lanes: Sequence[Lane]) -> list[Trained]:
+        """As many lanes at once as memory holds, the longest first."""
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
-        ordered = [lanes[place] for place in places]
-        finished = self._trainer.train(ordered, _signature(ordered[0].train))
-        return [finished[places.index(place)] for place in range(len(lanes))]
+        signature = _signature(lanes[0].train)
+        finished: dict[int, Trained] = {}
+        while rest := places[len(finished) :]:
+            some = rest[: self.widest]
+            try:
+                trained = self._trainer.train([lanes[place] for place in some], signature)
+            except torch.OutOfMemoryError:
+                if len(some) == 1:
+                    raise
+                self.widest = -(-len(some) // 2)
+                self._trainer.forget()
+            else:
+                finished |= dict(zip(some, trained, strict=True))
+        return [finished[place] for place in range(len(lanes))]
 
     def _predict_together(self, calls: Sequence[Call]) -> list[Any]:
         """One model, many parties: their images in one row."""
@@ -111,13 +108,12 @@ class Stack(Loop):
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
         model, device = requests[0].model, requests[0].images.index.device
-        lifted = vmap(lambda images: model.record(images))
         sums = {name: zero.new_zeros(len(requests), *zero.shape) for name, zero in model.empty_sums().items()}
         for size, row in self._rows_of_equal_size(requests):
             pixels = torch.cat([requests[place].images.pixels(part) for place, part in row])
             unused = torch.zeros(len(pixels), dtype=torch.long, device=device)
             made = view("plain", pixels, unused, self.setting.recipe, self.setting.dtype)
-            found = lifted(made.reshape(len(row), size, *made.shape[1:]))
+            found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row], device=device)
             sums = {name: total.index_add(0, places, found[name]) for name, total in sums.items()}
         return [{name: total[place] for name, total in sums.items()} for place in range(len(requests))]
@@ -131,15 +127,26 @@ class Stack(Loop):
                 by_size.setdefault(len(part), []).append((place, part))
         by_size.pop(1, None)  # one image has no variance
         for size, some in by_size.items():
-            stride = max(1, self.setting.images_at_once // size)
+            stride = ROWS if self.setting.compile else max(1, self.setting.images_at_once // size)
             for begin in range(0, len(some), stride):
                 yield size, some[begin : begin + stride]
 
+    @cached_property
+    def _compiled_record(self) -> Callable[..., dict[str, Tensor]]:
+        return fused(_recorded, self.setting.half)
 
-def _calls(request: Any, key: int, observe: Observer | None) -> list[Call]:
-    if not isinstance(request, list):
-        return [Call(request, key, observe)]
-    return [Call(part, fold_int(key, "part", place), observe) for place, part in enumerate(request)]
+    def _record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
+        if not self.setting.compile:
+            return _recorded(model, rows)
+        # Filled up to one number of rows: another would have to be compiled.
+        filled = torch.cat([rows, rows[:1].expand(ROWS - len(rows), *rows.shape[1:])])
+        return {name: part[: len(rows)] for name, part in self._compiled_record(model, filled).items()}
+
+
+def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
+    """Batch-norm sums of each row."""
+    sums: dict[str, Tensor] = vmap(model.record)(rows)
+    return sums
 
 
 def _signature(request: Any) -> Any:
@@ -148,7 +155,7 @@ def _signature(request: Any) -> Any:
         what = request.step or (request.loss, replace(request.sgd, rate=0.0))  # type: ignore[type-var]
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
-        streams = tuple((name, each.views, each.batch, _label(each)) for name, each in request.streams.items())
+        streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
         return "train", what, repr(shape), tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
     if isinstance(request, Predict):
         return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
@@ -162,10 +169,11 @@ def _on_cuda(request: Any) -> bool:
     return isinstance(request, Train) and next(iter(request.streams.values())).images.index.is_cuda
 
 
-def _label(stream: Stream) -> Any:
-    """What one image's label looks like; how many there are is each client's own business."""
-    label = stream.images.label
-    return None if label is None else (label.shape[1:], label.dtype)
+def _drawing(stream: Stream) -> tuple[Any, ...]:
+    """What lanes must have in common to be drawn for together; how many images there are is each client's business."""
+    store, label = stream.images.store, stream.images.label
+    known = None if label is None else (label.shape[1:], label.dtype)
+    return stream.views, stream.batch, stream.draw, id(store), known
 
 
 def _one_by_one(models: Tree) -> bool:

@@ -6,7 +6,7 @@ Where nobody watches (a pipe, a log file) the live line becomes a few plain ones
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, Protocol
 
 from rich.box import ROUNDED
@@ -143,6 +143,32 @@ def result_table(result: Result, title: str) -> Table:
     sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
     table.caption = f"{duration(result.seconds)}, {sent}" + (f", {refused} uploads refused" if refused else "")
     return table
+
+
+def mean_line(lines: Sequence[Line]) -> dict[str, Any]:
+    """What is told of a round of several seeds: the means over them."""
+    merged: dict[str, Any] = {"round": lines[0]["round"], "final": lines[0].get("final", False)}
+    for part in ("accuracy", "pseudo"):
+        tables = [line[part] for line in lines if line.get(part)]
+        if tables:
+            merged[part] = {name: fmean(table.get(name, 0.0) for table in tables) for name in tables[0]}
+    return merged
+
+
+def seeds_table(results: Sequence[Result], title: str) -> Table:
+    """A row a predictor: mean and standard deviation over the seeds, the worst and the best seed in brackets."""
+    table = _table(title, "predictor", "last >", "best >")
+    for name in results[0].names:
+        scores = [result.score(name) for result in results]
+        last, best = ([score.accuracy for score in part] for part in zip(*scores, strict=True))
+        table.add_row(name, _with_deviation(last), _with_deviation(best))
+    table.caption = f"{duration(sum(result.seconds for result in results))} for {len(results)} seeds"
+    return table
+
+
+def _with_deviation(values: Sequence[float]) -> str:
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{100 * fmean(values):.1f}{spread} % ({100 * min(values):.1f}-{100 * max(values):.1f})"
 
 
 def comparison(runs: Mapping[str, Sequence[Result]], title: str) -> Table:

@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from fedglean import tree
 from fedglean.engines.batches import Setting, batches
-from fedglean.engines.loop import Loop, Party
+from fedglean.engines.loop import Conversation, Loop, Party
 from fedglean.method import Batch, Train, Trained
 from fedglean.randomness import fold_int
 from fedglean.tree import Tree
@@ -22,10 +22,11 @@ class Notebook(Loop):
         super().__init__(setting)
         self.trainings: list[Train] = []
 
-    def _serve_party(self, party: Party, request: Any, number: int) -> Any:
-        parts = request if isinstance(request, list) else [request]
-        self.trainings += [part for part in parts if isinstance(part, Train)]
-        return super()._serve_party(party, request, number)
+    def _answer_parties(self, waiting: Sequence[Conversation]) -> list[Any]:
+        for talk in waiting:
+            parts = talk.request if isinstance(talk.request, list) else [talk.request]
+            self.trainings += [part for part in parts if isinstance(part, Train)]
+        return super()._answer_parties(waiting)
 
 
 class Backwards(Loop):

@@ -16,13 +16,13 @@ from fedglean.config import configure
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engines.here import Here, Kept
+from fedglean.engines.here import Exchange, Here, Kept
 from fedglean.engines.loop import Loop, PartyError
 from fedglean.errors import FedgleanError
 from fedglean.evaluate import Evaluator
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress
-from fedglean.method import Ask, Method, Upload
+from fedglean.method import Method, Upload
 from fedglean.randomness import fold_int, order
 from fedglean.run import play_round
 from fedglean.testing.compare import difference
@@ -145,11 +145,12 @@ class Watched(Here):
 
     uploads: list[Envelope] = field(default_factory=list)
 
-    def exchange(self, ask: Ask, round: int, number: int, key: int, kept: Kept) -> tuple[Reply, int]:
+    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+        ask, round = exchange.ask, exchange.round
         states = {str(client): state for client, state in kept.states.items()}
         message = {"message": dict(ask.message), "each": {str(client): dict(own) for client, own in ask.each.items()}}
         before = through_bytes([states, message])
-        answer = Here.exchange(replace(self, deliver=self._note), ask, round, number, key, kept)
+        answer = Here.exchange(replace(self, deliver=self._note), exchange, kept)
         unchanged = [difference(*pair) is None for pair in zip(before, [states, message], strict=True)]
         assert unchanged[0], f"round {round}: a client wrote into me.state in place; pass keep= to Upload"
         assert unchanged[1], f"round {round}: a client wrote into its message, which all clients share"
@@ -164,10 +165,11 @@ class Watched(Here):
 class Wire(Here):
     """`here` whose messages and uploads are sent as bytes, as they would be to another machine."""
 
-    def exchange(self, ask: Ask, round: int, number: int, key: int, kept: Kept) -> tuple[Reply, int]:
+    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+        ask = exchange.ask
         each = {client: through_bytes(dict(own)) for client, own in ask.each.items()}
         sent = replace(ask, message=through_bytes(dict(ask.message)), each=each)
-        return Here.exchange(replace(self, deliver=_posted), sent, round, number, key, kept)
+        return Here.exchange(replace(self, deliver=_posted), replace(exchange, ask=sent), kept)
 
 
 def _posted(envelope: Envelope) -> list[Envelope]:

@@ -1,0 +1,104 @@
+"""Several seeds of one experiment: their rounds go side by side, so that on a stack they cost less than one by one.
+
+    seeds.json      the seeds
+    done.json       how many rounds all of them have done
+    seed-K/         the run folder of seed K, as if it had been run alone
+
+Every random choice of a seed is what it would have been alone. Its last bits may not be: a wider stack may round
+differently. So that a killed group goes on to the same bits, a round counts for all seeds or for none.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from fedglean.checkpoint import write_whole
+from fedglean.config import Config
+from fedglean.errors import ConfigError, StorageError
+from fedglean.experiment import prepare_seeds
+from fedglean.folder import RunFolder
+from fedglean.result import Result
+from fedglean.run import OnRounds, Run, play
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and how far they lie apart: the sample's standard deviation, 0 for a single seed."""
+
+    mean: float
+    deviation: float
+    worst: float
+    best: float
+
+
+@dataclass(frozen=True)
+class SeedsResult:
+    """The results by seed, and what they have in common."""
+
+    results: list[Result]
+    folder: Path | None = None
+
+    def last(self, name: str | None = None) -> Spread:
+        """Accuracy after the last round."""
+        return _spread([result.score(name or result.names[0])[0].accuracy for result in self.results])
+
+    def best(self, name: str | None = None) -> Spread:
+        """Accuracy in each seed's best round, which is chosen on the test set."""
+        return _spread([result.score(name or result.names[0])[1].accuracy for result in self.results])
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else 0.0, min(values), max(values))
+
+
+def run_seeds(
+    config: Config, count: int, out: Path | None = None, on_rounds: OnRounds = lambda lines: None
+) -> SeedsResult:
+    """Train with the configuration's seed and the `count - 1` that follow it."""
+    if count < 1:
+        raise ConfigError(f"the number of seeds must be at least 1, not {count}")
+    seeds = range(config.seed, config.seed + count)
+    if out is not None:
+        _check_free(out)
+    runs = [Run.new(each, out and out / f"seed-{each.config.seed}") for each in prepare_seeds(config, seeds)]
+    if out is not None:
+        write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
+    return SeedsResult(_played(runs, on_rounds, out), out)
+
+
+def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
+    """Go on with a group that was interrupted; a finished one is returned as it is."""
+    seeds, done = _group(folder)
+    places = [RunFolder(folder / f"seed-{seed}") for seed in seeds]
+    for place in places:
+        place.checkpoints.settle(done)
+    experiments = prepare_seeds(places[0].config(), seeds, [place.split() for place in places])
+    runs = [Run.found(experiment, place) for experiment, place in zip(experiments, places, strict=True)]
+    return SeedsResult(_played(runs, on_rounds, folder), folder)
+
+
+def _played(runs: list[Run], on_rounds: OnRounds, folder: Path | None) -> list[Result]:
+    """Side by side in this process; where blocks go to workers, those are busy enough with one seed after the other."""
+    if runs[0].experiment.config.engine.placement != "here":
+        return [result for each in runs for result in play([each], on_rounds)]
+    return play(runs, on_rounds, folder and folder / "done.json")
+
+
+def is_group(folder: Path) -> bool:
+    return (folder / "seeds.json").is_file()
+
+
+def _check_free(folder: Path) -> None:
+    if is_group(folder) or (folder / "config.toml").exists():
+        raise StorageError(f"{folder} holds a run already; 'fedglean resume {folder}' goes on with it")
+
+
+def _group(folder: Path) -> tuple[list[int], int]:
+    try:
+        seeds = [int(seed) for seed in json.loads((folder / "seeds.json").read_bytes())["seeds"]]
+        marker = folder / "done.json"
+        return seeds, int(json.loads(marker.read_bytes())["done"]) if marker.exists() else 0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{folder} is damaged: its list of seeds cannot be read ({error})") from error

@@ -1,0 +1,125 @@
+"""What only a GPU can show: the stack there gives what the loop on the CPU gives, captured, compiled, cut or fallen back."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.augment import Recipe
+from fedglean.config import configure
+from fedglean.data.images import Images
+from fedglean.engines.batches import Setting
+from fedglean.engines.loop import Loop, Party
+from fedglean.engines.stack import Stack
+from fedglean.losses import cross_entropy
+from fedglean.method import Stream, Talk, Train, Trained
+from fedglean.methods import METHODS
+from fedglean.models import Architecture
+from fedglean.run import run
+from fedglean.sgd import SGD
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    # Some kernels have no deterministic form: torch warns, and the results here are compared with a tolerance.
+    pytest.mark.filterwarnings("ignore"),
+]
+SETTING = Setting(Recipe((0.5,), (0.25,), flip=False, pad=1))
+COUNTS = (7, 23, 4, 40, 16, 31)
+
+
+def loss(model: Any, batch: Any, frozen: Any) -> Tensor:
+    return cross_entropy(model(batch.images.images), batch.images.label)
+
+
+def clients(loss: Any, device: str, dtype: torch.dtype, model: str = "cnn", steps: int = 6) -> list[Party]:
+    """Ragged clients that train and nothing else."""
+    store = torch.arange(60 * 64).reshape(60, 1, 8, 8).remainder(251).to(torch.uint8).to(device)
+    start = Architecture(model, (1, 8, 8), 10).initial(1, dtype, device)
+
+    def talk(count: int) -> Talk:
+        index = torch.arange(count, device=device)
+        stream = Stream(Images(store, index, index.remainder(10)), batch=4)
+        sgd = SGD(0.05, momentum=0.9, clip=1.0)
+        return (yield Train(start, {"images": stream}, loss, sgd, steps=min(steps, count)))
+
+    return [Party(f"client {place}", talk(count), place) for place, count in enumerate(COUNTS)]
+
+
+def apart(a: list[Trained], b: list[Trained]) -> float:
+    """The largest difference between two answers, relative to the largest weight."""
+    rows = [(tree.row(x.models).cpu(), tree.row(y.models).cpu()) for x, y in zip(a, b, strict=True)]
+    return max(float((x - y).abs().max() / x.abs().max()) for x, y in rows)
+
+
+def reference(dtype: torch.dtype, steps: int = 6) -> list[Trained]:
+    return Loop(replace(SETTING, dtype=dtype)).run(clients(loss, "cpu", dtype, steps=steps))
+
+
+def test_a_captured_stack_is_the_loop_in_float64() -> None:
+    got = Stack(replace(SETTING, dtype=torch.float64)).run(clients(loss, "cuda", torch.float64))
+    assert apart(reference(torch.float64), got) < 1e-10
+
+
+def test_a_captured_stack_is_the_loop_over_a_few_steps_in_float32() -> None:
+    got = Stack(SETTING).run(clients(loss, "cuda", torch.float32, steps=3))
+    assert apart(reference(torch.float32, steps=3), got) < 2e-3  # TF32 has ten bits of mantissa
+
+
+@pytest.mark.parametrize(("half", "limit"), [(False, 2e-3), (True, 2e-2)])
+def test_a_compiled_stack_is_the_loop_over_a_few_steps(half: bool, limit: float) -> None:
+    stack = Stack(replace(SETTING, compile=True, half=half))
+    for _ in range(2):  # the second time it is replayed
+        got = stack.run(clients(loss, "cuda", torch.float32, steps=3))
+        assert apart(reference(torch.float32, steps=3), got) < limit
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_on_cuda_what_it_gives_on_the_cpu(name: str) -> None:
+    config = configure(name, data="digits", model="mlp", rounds=2, dtype="float64", device="cpu", executor="loop")
+    there = replace(config, engine=replace(config.engine, device="cuda", executor="stack"))
+    here, got = run(config), run(there)
+    for key, predictor in here.predictors.items():
+        a, b = (tree.row(getattr(each, "models", each)).cpu() for each in (predictor, got.predictors[key]))
+        assert float((a - b).abs().max() / a.abs().max()) < 1e-9
+
+
+def test_a_step_that_cannot_be_compiled_runs_uncompiled_and_says_why() -> None:
+    def stubborn(model: Any, batch: Any, frozen: Any) -> Tensor:
+        if torch.compiler.is_compiling():
+            raise ValueError("not with me")
+        return loss(model, batch, frozen)
+
+    with pytest.warns(RuntimeWarning, match="could not be compiled"):
+        got = Stack(replace(SETTING, compile=True)).run(clients(stubborn, "cuda", torch.float32, steps=3))
+    assert apart(reference(torch.float32, steps=3), got) < 2e-3
+
+
+def test_a_step_that_cannot_be_captured_runs_unrecorded_and_says_why() -> None:
+    def waits(model: Any, batch: Any, frozen: Any) -> Tensor:
+        torch.cuda.synchronize()
+        return loss(model, batch, frozen)
+
+    with pytest.warns(RuntimeWarning, match="could not be captured"):
+        got = Stack(replace(SETTING, dtype=torch.float64)).run(clients(waits, "cuda", torch.float64))
+    assert apart(reference(torch.float64), got) < 1e-10
+
+
+def test_a_stack_too_wide_for_memory_is_cut() -> None:
+    stack = Stack(replace(SETTING, dtype=torch.float64))
+
+    def greedy(model: Any, batch: Any, frozen: Any) -> Tensor:
+        # 8 GiB a client, and again in the sum, where 40 GiB are allowed.
+        rows = batch.images.images.new_zeros(2**30) + batch.images.images.sum()
+        return loss(model, batch, frozen) + 0 * rows.sum()
+
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(40 * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        got = stack.run(clients(greedy, "cuda", torch.float64))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert stack.widest is not None and stack.widest < len(COUNTS)
+    assert apart(reference(torch.float64), got) < 1e-10

@@ -1,0 +1,192 @@
+"""Several seeds side by side are the runs that each of them would have been alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedglean import checkpoint, cli, tree
+from fedglean.config import Config, configure
+from fedglean.engines.lanes import Trainer
+from fedglean.errors import ConfigError, StorageError
+from fedglean.folder import RunFolder
+from fedglean.run import resume, run
+from fedglean.seeds import resume_seeds, run_seeds
+
+ROUNDS = 3  # and what SemiFL does after the last of them
+
+
+def config(**options: Any) -> Config:
+    small = {
+        "data": "digits", "model": "mlp", "clients": 6, "rounds": ROUNDS, "labels": "hub:50", "active": 0.5,
+        "epochs": 1, "threshold": 0.3, "device": "cpu", "executor": "stack", "block": 2,
+    }  # fmt: skip
+    return configure("semifl", **small | options)
+
+
+def told(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a run left that its bits show in; metrics without their seconds."""
+    named = json.loads((folder / "checkpoint/current.json").read_text())["content"]["files"].values()
+    kept = {entry["file"]: (folder / "checkpoint" / entry["file"]).read_bytes() for entry in named}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return kept | {"model": (folder / "model.safetensors").read_bytes(), "metrics": json.dumps(told(lines)).encode()}
+
+
+def test_one_by_one_every_seed_has_the_bits_of_its_own_run(tmp_path: Path) -> None:
+    group = run_seeds(config(executor="loop", rounds=2), 2, tmp_path / "group")
+    for seed, result in enumerate(group.results):
+        run(config(executor="loop", rounds=2, seed=seed), tmp_path / f"alone-{seed}")
+        assert result.config.seed == seed
+        assert files(tmp_path / f"group/seed-{seed}") == files(tmp_path / f"alone-{seed}")
+
+
+@pytest.mark.parametrize("method", ["semifl", "hassle", "fed-shvr"])
+def test_in_one_stack_every_seed_makes_the_choices_of_its_own_run(method: str) -> None:
+    labels = {"semifl": "hub:50", "hassle": "LU:50%", "fed-shvr": "mismatch-digits:6"}[method]
+    few = {"semifl": {"epochs": 1, "threshold": 0.3}, "hassle": {"epochs": 1}, "fed-shvr": {"rounds": 1}}[method]
+    it = configure(
+        method, data="digits", model="mlp", clients=5, labels=labels, device="cpu", executor="stack", dtype="float64",
+        **{"rounds": 2} | few,
+    )  # fmt: skip
+    group = run_seeds(it, 2)
+    for result in group.results:
+        alone = run(replace(it, seed=result.config.seed))
+        for name, predictor in alone.predictors.items():
+            a, b = (tree.row(list(each)) for each in (_models(predictor), _models(result.predictors[name])))
+            assert float((a - b).abs().max() / a.abs().max()) < 1e-10
+        for mine, its in zip(told(alone.history), told(result.history), strict=True):
+            assert mine["answered"] == its["answered"] and mine["bytes_up"] == its["bytes_up"]
+            assert mine["pseudo"] == pytest.approx(its["pseudo"], rel=1e-9)
+
+
+def _models(predictor: Any) -> Any:
+    return getattr(predictor, "models", (predictor,))
+
+
+def tiny(folder: Path) -> Path:
+    """Noise at a hub and three clients, so little that a run takes no time."""
+    path = folder / "tiny.npz"
+    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    np.savez(
+        path, hub_images=images[:20], hub_labels=labels, client_images=images[20:], client_ids=np.arange(30) % 3,
+        test_images=images[:20], test_labels=labels,
+    )  # fmt: skip
+    return path
+
+
+def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = config(rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)))
+    run_seeds(it, 2, tmp_path / "whole")
+    moved, moves = checkpoint._moved, 0
+
+    def cut_off(new: Path, path: Path) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == last:
+            raise KeyboardInterrupt
+        moved(new, path)
+
+    monkeypatch.setattr(checkpoint, "_moved", cut_off)
+    last = 0
+    run_seeds(it, 2, tmp_path / "counted")
+    made, total = 8, moves
+    assert total > 30
+    for stop in range(made, total + 1, 3):
+        moves, last = 0, stop
+        folder = tmp_path / f"cut-{stop}"
+        with pytest.raises(KeyboardInterrupt):
+            run_seeds(it, 2, folder)
+        last = 0
+        resume_seeds(folder)
+        for seed in ("seed-0", "seed-1"):
+            assert files(folder / seed) == files(tmp_path / "whole" / seed), f"cut off at move {stop}"
+
+
+def test_a_finished_group_is_returned_as_it_is_and_never_overwritten(tmp_path: Path) -> None:
+    group = run_seeds(config(), 2, tmp_path / "group")
+    played: list[Any] = []
+    again = resume_seeds(tmp_path / "group", played.append)
+    assert not played and [told(each.history) for each in again.results] == [told(e.history) for e in group.results]
+    with pytest.raises(StorageError, match="holds a run already"):
+        run_seeds(config(), 2, tmp_path / "group")
+
+
+def test_a_seed_that_went_ahead_alone_waits_for_the_others(tmp_path: Path) -> None:
+    stopped: list[Any] = []
+
+    def stop(lines: list[dict[str, Any]]) -> None:
+        stopped.append(lines)
+        if len(stopped) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_seeds(config(), 2, tmp_path, stop)
+    resume(tmp_path / "seed-1")
+    counts: list[int] = []
+    group = resume_seeds(tmp_path, lambda lines: counts.append(len(lines)))
+    assert counts == [1, 1] and [len(each.history) for each in group.results] == [ROUNDS + 1] * 2
+
+
+def test_mean_and_spread_are_those_of_the_seeds() -> None:
+    group = run_seeds(config(), 3)
+    values = torch.tensor([result.last.accuracy for result in group.results], dtype=torch.float64)
+    spread = group.last()
+    assert spread.mean == pytest.approx(float(values.mean())) and spread.deviation == pytest.approx(float(values.std()))
+    assert (spread.worst, spread.best) == (min(values.tolist()), max(values.tolist()))
+    assert len({result.last.accuracy for result in group.results}) > 1
+    assert run_seeds(config(rounds=1), 1).last().deviation == 0
+    with pytest.raises(ConfigError, match="at least 1"):
+        run_seeds(config(), 0)
+
+
+def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--set", "epochs=1", "--rounds", "2", "--clients", "4", "--model", "mlp", "--quiet")
+    result = CliRunner().invoke(cli.app, ["run", "semifl", "--seeds", "2", "--out", "pair", *options])
+    assert result.exit_code == 0, result.output
+    assert "±" in result.output and "semifl on digits, 2 seeds, 2 rounds" in result.output
+    assert (tmp_path / "pair/curves.png").exists() and RunFolder(tmp_path / "pair/seed-1").config().seed == 1
+    again = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
+    assert again.exit_code == 0 and "pair was finished already" in again.output
+
+
+def test_seeds_on_workers_are_run_one_after_the_other() -> None:
+    counts: list[int] = []
+    kinds = {"executor": "loop", "rounds": 1}
+    group = run_seeds(config(placement="workers", workers=2, **kinds), 2, None, lambda lines: counts.append(len(lines)))
+    alone = run_seeds(config(**kinds), 2)
+    assert counts == [1, 1, 1, 1]
+    for mine, its in zip(group.results, alone.results, strict=True):
+        assert torch.equal(tree.row(mine.predictors["model"]), tree.row(its.predictors["model"]))
+
+
+def test_a_block_that_does_not_fit_memory_is_cut_and_the_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(config(dtype="float64", block=6))
+    train, widths = Trainer.train, []
+
+    def small_memory(self: Trainer, lanes: Any, signature: Any) -> Any:
+        widths.append(len(lanes))
+        if len(lanes) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(self, lanes, signature)
+
+    monkeypatch.setattr(Trainer, "train", small_memory)
+    cut = run(config(dtype="float64", block=6), tmp_path / "cut")
+    assert max(widths[4:]) == 1, "a run that was cut once stays cut"
+    assert [line["widest"] for line in cut.history] == [1] * (ROUNDS + 1)
+    assert not any("widest" in line for line in whole.history)
+    a, b = (tree.row(each.predictors["model"]) for each in (whole, cut))
+    assert float((a - b).abs().max() / a.abs().max()) < 1e-10
