@@ -1,4 +1,4 @@
-"""What only a GPU can show: the stack there gives what the loop on the CPU gives, captured, compiled, cut or fallen back."""
+"""What only a GPU can show: its stack gives what the loop on the CPU gives, captured, compiled, cut or fallen back."""
 
 from dataclasses import replace
 from typing import Any
