@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.admit import Envelope, Gate, Refusal
+from fedglean.admit import Admitted, Envelope, Gate, Refusal
 from fedglean.aggregate import Reply
 from fedglean.augment import Recipe
 from fedglean.config import configure
@@ -269,22 +269,24 @@ def gate(ask: Ask = ASK) -> Gate:
 def test_an_admitted_upload_takes_the_shape_of_what_was_asked_for() -> None:
     loose = Upload(model={name: value + 1 for name, value in MODEL.parameters.items()}, weight=2, report={"loss": 1})
     admitted = gate().admit(Envelope(1, 0, CLIENT, loose))
-    assert isinstance(admitted, Upload) and isinstance(admitted.trees["model"], Model)
-    assert torch.equal(admitted.trees["model"].parameters[WEIGHT], MODEL.parameters[WEIGHT] + 1)
-    assert admitted.weight("model") == 2 and admitted.report == {"loss": 1}
+    assert isinstance(admitted, Admitted)
+    taken = admitted.as_asked()
+    assert isinstance(taken.trees["model"], Model)
+    assert torch.equal(taken.trees["model"].parameters[WEIGHT], MODEL.parameters[WEIGHT] + 1)
+    assert taken.weight("model") == 2 and taken.report == {"loss": 1}
 
 
 def test_what_differs_by_client_is_judged_by_that_clients_own_message() -> None:
     own = {0: {"model": tree.map(lambda leaf: leaf + 1e6, MODEL)}}
     judge = gate(replace(ASK, each=own))
     near = Upload(model=own[0]["model"])
-    assert isinstance(judge.admit(Envelope(1, 0, 0, near)), Upload)
+    assert isinstance(judge.admit(Envelope(1, 0, 0, near)), Admitted)
     assert isinstance(judge.admit(Envelope(1, 0, 1, near)), Refusal)
 
 
 def test_a_client_with_nothing_declared_may_still_weigh_one() -> None:
     empty = Gate(1, 0, ASK, dict.fromkeys(range(5), Declared(0, 0)))
-    assert isinstance(empty.admit(Envelope(1, 0, 0, Upload(model=MODEL, weight=1.0))), Upload)
+    assert isinstance(empty.admit(Envelope(1, 0, 0, Upload(model=MODEL, weight=1.0))), Admitted)
     assert isinstance(empty.admit(Envelope(1, 0, 1, Upload(model=MODEL, weight=1.5))), Refusal)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedglean.admit import Admitted
 from fedglean.aggregate import Partial, Reply
 from fedglean.method import Upload
 from fedglean.methods.common import with_momentum
@@ -24,7 +25,7 @@ def sent(values: list[float]) -> dict[str, Tensor]:
 def summed(*uploads: Upload, images: list[int] | None = None, keep_all: bool = False) -> Partial:
     sums = Partial()
     for client, upload in enumerate(uploads):
-        sums.include(client, upload, (images or [1] * len(uploads))[client], keep_all)
+        sums.include(client, Admitted.unseen(upload), (images or [1] * len(uploads))[client], keep_all)
     return sums
 
 
@@ -77,7 +78,8 @@ def test_reports_are_averaged_by_the_images_behind_them() -> None:
 def test_uploads_are_kept_one_by_one_only_when_asked_for() -> None:
     uploads = [Upload(part=sent([1.0])), Upload(part=sent([2.0]))]
     assert Reply(summed(*uploads), {}).uploads == {}
-    assert Reply(summed(*uploads, keep_all=True), {}).uploads == dict(enumerate(uploads))
+    kept = Reply(summed(*uploads, keep_all=True), {}).uploads
+    assert {client: upload.trees for client, upload in kept.items()} == {0: uploads[0].trees, 1: uploads[1].trees}
 
 
 def test_a_model_comes_back_as_a_model_of_its_own_dtype() -> None:
@@ -121,7 +123,8 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(clients: list[Any],
 
 def test_blocks_are_added_in_order_and_lose_nothing() -> None:
     first, second = summed(Upload(part=sent([1.0]), report={"loss": 1.0})), Partial()
-    second.include(5, Upload(part=sent([2.0]), other=sent([3.0]), report={"loss": 3.0}), 3, keep_all=True)
+    more = Upload(part=sent([2.0]), other=sent([3.0]), report={"loss": 3.0})
+    second.include(5, Admitted.unseen(more), 3, keep_all=True)
     second.abstained.append(4)
     both = first + second
     assert (both.answered, both.abstained, both.counts) == ([0, 5], [4], {"part": 2, "other": 1})

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,6 +45,74 @@ class Refused(Exception):
     """Raised inside the gate alone; `Gate.admit` turns it into a `Refusal`."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """What an upload of one name must look like."""
+
+    tree: Tree
+
+    @cached_property
+    def leaves(self) -> dict[str, Tensor]:
+        return tree.named(self.tree)
+
+    @cached_property
+    def bytes(self) -> int:
+        return tree.size_in_bytes(self.tree)
+
+    @cached_property
+    def row(self) -> Tensor:
+        return tree.row(self.tree)
+
+    @cached_property
+    def norm(self) -> float:
+        return float(self.row.norm())
+
+    def row_of(self, sent: Tree) -> Tensor:
+        """The numbers of another tree of this form, in the same order."""
+        got = tree.named(sent)
+        return tree.row({path: got[path] for path in self.leaves})
+
+    def read(self, name: str, sent: Tree) -> dict[str, Tensor]:
+        """The leaves of what was sent, in the order in which they were asked for."""
+        try:
+            got = tree.named(sent)
+        except Exception:
+            raise Refused(f"'{name}' is no tree of tensors") from None
+        if missing := self.leaves.keys() - got.keys():
+            raise Refused(f"'{name}' lacks {sorted(missing)[0]}")
+        if extra := got.keys() - self.leaves.keys():
+            raise Refused(f"'{name}' has a part nobody asked for: {sorted(extra)[0]}")
+        for path, want in self.leaves.items():
+            if got[path].dtype != want.dtype:
+                raise Refused(f"'{name}' at {path} is {got[path].dtype}, expected {want.dtype}")
+            if got[path].shape != want.shape:
+                raise Refused(f"'{name}' at {path} has shape {tuple(got[path].shape)}, expected {tuple(want.shape)}")
+        return {path: got[path] for path in self.leaves}
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """An upload that passed: by name its leaves, and all their numbers as one row."""
+
+    upload: Upload
+    forms: dict[str, Form]
+    leaves: dict[str, dict[str, Tensor]]
+    rows: dict[str, Tensor]
+
+    @classmethod
+    def unseen(cls, upload: Upload) -> "Admitted":
+        """An upload that needs no gate: its own form is what was asked for."""
+        forms = {name: Form(part) for name, part in upload.trees.items()}
+        return cls(upload, forms, {name: each.leaves for name, each in forms.items()},
+                   {name: each.row for name, each in forms.items()})  # fmt: skip
+
+    def as_asked(self) -> Upload:
+        """The upload in the shape of what was asked for, whatever containers it came in."""
+        trees = {name: tree.rebuild(form.tree, self.leaves[name]) for name, form in self.forms.items()}
+        own = self.upload
+        return Upload(weight=own.all_weights, keep=own.keep, report=own.report, **trees)
+
+
 class Gate:
     """The gate of one exchange: it knows what was asked of whom, and lets each client in once.
 
@@ -55,27 +124,19 @@ class Gate:
         self, round: int, number: int, ask: Ask, declared: Mapping[int, Declared], stretch: float = 100.0
     ) -> None:
         self.round, self.number, self.declared, self.stretch = round, number, declared, stretch
-        self.references = {name: tree.trainable(part) for name, part in ask.message.items() if tree.named(part)}
-        self.asked, self.expected, self.seen = set(ask.to), ask.expect, set[int]()
-        self.each = ask.each
-        self.rows: dict[str, tuple[Tensor, float]] = {}
+        self.sent = {name: Form(tree.trainable(part)) for name, part in ask.message.items() if tree.named(part)}
+        self.expected = {name: (Form(expect.tree), expect.bound) for name, expect in ask.expect.items()}
+        self.asked, self.each, self.seen = set(ask.to), ask.each, set[int]()
 
-    def admit(self, envelope: Envelope) -> Upload | Refusal:
-        """The upload itself, or why not."""
+    def admit(self, envelope: Envelope) -> Admitted | Refusal:
+        """The upload as it can be added up, or why not."""
         try:
             self._check_address(envelope)
-            self._check(envelope.upload, envelope.client)
+            admitted = self._read(envelope.upload, envelope.client)
         except Refused as refused:
             return Refusal(self.round, self.number, envelope.client, str(refused))
         self.seen.add(envelope.client)
-        return self._as_asked(envelope.upload, envelope.client)
-
-    def _as_asked(self, upload: Upload, client: int) -> Upload:
-        """The admitted tensors in the shape of what was asked for, whatever containers they came in."""
-        trees = {
-            name: tree.rebuild(self._template(name, client), tree.named(sent)) for name, sent in upload.trees.items()
-        }
-        return Upload(weight=upload.all_weights, keep=upload.keep, report=upload.report, **trees)
+        return admitted
 
     def _check_address(self, envelope: Envelope) -> None:
         if (envelope.round, envelope.ask) != (self.round, self.number):
@@ -85,86 +146,60 @@ class Gate:
         if envelope.client in self.seen:
             raise Refused("duplicate: this client has answered already")
 
-    def _check(self, upload: Any, client: int) -> None:
+    def _read(self, upload: Any, client: int) -> Admitted:
         if not isinstance(upload, Upload):
             raise Refused(f"not an upload but a {type(upload).__name__}")
         if not upload.trees:
             raise Refused("empty: no name was uploaded")
         declared = self.declared[client]
-        for name, sent in upload.trees.items():
-            template = self._template(name, client)
-            _check_shape(name, sent, template)
-            self._check_size(name, sent, template, declared)
-            _check_weight(name, upload.weight(name), template, max(1.0, float(declared.total)))
+        forms = {name: self._form(name, client) for name in upload.trees}
+        leaves = {name: form.read(name, upload.trees[name]) for name, form in forms.items()}
+        rows = {name: tree.row(part) for name, part in leaves.items()}
+        for name, form in forms.items():
+            self._check_size(name, rows[name], leaves[name], form, declared)
+            _check_weight(name, upload.weight(name), form, max(1.0, float(declared.total)))
         _check_report(upload.report)
+        return Admitted(upload, forms, leaves, rows)
 
-    def _template(self, name: str, client: int) -> Tree:
+    def _form(self, name: str, client: int) -> Form:
         if name in self.expected:
-            return self.expected[name].tree
+            return self.expected[name][0]
         own = self.each.get(client, {})
         if name in own:
-            return tree.trainable(own[name])
-        if name not in self.references:
-            known = ", ".join([*self.references, *self.expected])
+            return Form(tree.trainable(own[name]))
+        if name not in self.sent:
+            known = ", ".join([*self.sent, *self.expected])
             raise Refused(f"unknown name '{name}'; asked for: {known}")
-        return self.references[name]
+        return self.sent[name]
 
-    def _check_size(self, name: str, sent: Tree, template: Tree, declared: Declared) -> None:
+    def _check_size(self, name: str, row: Tensor, leaves: Mapping[str, Tensor], form: Form, declared: Declared) -> None:
         """Finite and not too large, found out in one go: on a GPU every look at a number is a wait."""
-        numbers = tree.row(sent)
-        if not numbers.numel():
+        if not row.numel():
             return
         expected = name in self.expected
-        distance = numbers.abs().max() if expected else (numbers - self._row(name, template)[0]).norm()
-        moved = float(distance)
-        if not math.isfinite(moved) and (path := _not_finite(sent)):
+        moved = float(row.abs().max() if expected else (row - form.row).norm())
+        if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
-        if expected and moved > (limit := self.expected[name].bound * max(1, declared.total)):
+        if expected and moved > (limit := self.expected[name][1] * max(1, declared.total)):
             raise Refused(f"'{name}' has an entry of {moved:.3g}; at most {limit:.3g} is possible")
-        if not expected and moved > (limit := self.stretch * (1 + self._row(name, template)[1])):
+        if not expected and moved > (limit := self.stretch * (1 + form.norm)):
             raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
 
-    def _row(self, name: str, template: Tree) -> tuple[Tensor, float]:
-        """What was sent, as a row, and its norm: the same for every client, unless it was sent to one alone."""
-        if template is not self.references.get(name):
-            row = tree.row(template)
-            return row, float(row.norm())
-        if name not in self.rows:
-            row = tree.row(template)
-            self.rows[name] = row, float(row.norm())
-        return self.rows[name]
+
+def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:
+    return next((path for path, leaf in leaves.items() if not bool(torch.isfinite(leaf).all())), None)
 
 
-def _not_finite(sent: Tree) -> str | None:
-    return next((path for path, leaf in tree.named(sent).items() if not bool(torch.isfinite(leaf).all())), None)
-
-
-def _check_shape(name: str, sent: Tree, template: Tree) -> None:
-    try:
-        got, want = tree.named(sent), tree.named(template)
-    except Exception:
-        raise Refused(f"'{name}' is no tree of tensors") from None
-    if missing := want.keys() - got.keys():
-        raise Refused(f"'{name}' lacks {sorted(missing)[0]}")
-    if extra := got.keys() - want.keys():
-        raise Refused(f"'{name}' has a part nobody asked for: {sorted(extra)[0]}")
-    for path, leaf in got.items():
-        if leaf.dtype != want[path].dtype:
-            raise Refused(f"'{name}' at {path} is {leaf.dtype}, expected {want[path].dtype}")
-        if leaf.shape != want[path].shape:
-            raise Refused(f"'{name}' at {path} has shape {tuple(leaf.shape)}, expected {tuple(want[path].shape)}")
-
-
-def _check_weight(name: str, weight: Any, template: Tree, limit: float) -> None:
+def _check_weight(name: str, weight: Any, form: Form, limit: float) -> None:
     if isinstance(weight, int | float) and not isinstance(weight, bool):
         if not 0 < weight <= limit:  # not so for NaN either
             raise Refused(f"weight {_shown(weight)} of '{name}' is outside (0, {limit:g}]")
         return
     try:
-        _check_shape(f"weight of {name}", weight, template)
+        leaves = form.read(f"weight of {name}", weight)
     except Refused:
         raise Refused(f"weight of '{name}' is neither a number nor a tree of its shape") from None
-    numbers = tree.row(weight)
+    numbers = tree.row(leaves)
     if not bool(((numbers >= 0) & (numbers <= limit)).all()):  # not so for NaN either
         raise Refused(f"weight of '{name}' has an entry outside [0, {limit:g}]")
 
@@ -180,4 +215,4 @@ def _check_report(report: Mapping[str, Any]) -> None:
             raise Refused(f"reported '{name}' is not a finite number")
 
 
-__all__ = ["Envelope", "Expect", "Gate", "Refusal"]
+__all__ = ["Admitted", "Envelope", "Expect", "Gate", "Refusal"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.admit import Refusal
+from fedglean.admit import Admitted, Refusal
 from fedglean.method import Upload
 from fedglean.tree import Tree
 
@@ -31,19 +31,20 @@ class Partial:
     answered: list[int] = field(default_factory=list)
     received: int = 0
 
-    def include(self, client: int, upload: Upload, images: int, keep_all: bool) -> None:
+    def include(self, client: int, admitted: Admitted, images: int, keep_all: bool) -> None:
         """Add one admitted upload; reports are averaged by the number of images behind them."""
         self.answered.append(client)
-        for name, sent in upload.trees.items():
-            self.received += tree.size_in_bytes(sent)
+        upload = admitted.upload
+        for name, row in admitted.rows.items():
+            self.received += admitted.forms[name].bytes
             weight = upload.weight(name)
-            weight = float(weight) if isinstance(weight, int | float) else tree.row(weight)
-            self._accumulate(name, tree.row(sent) * weight, weight, 1)
+            weight = float(weight) if isinstance(weight, int | float) else admitted.forms[name].row_of(weight)
+            self._accumulate(name, row * weight, weight, 1)
         for name, value in upload.report.items():
             total, count = self.reports.get(name, (0.0, 0.0))
             self.reports[name] = (total + images * float(value), count + images)
         if keep_all:
-            self.uploads[client] = upload
+            self.uploads[client] = admitted.as_asked()
 
     def __add__(self, other: "Partial") -> "Partial":
         """This block followed by the next."""

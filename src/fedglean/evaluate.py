@@ -18,8 +18,9 @@ from fedglean.models import Model
 Predictor = Model | Mixture
 
 
-def logits(predictor: Predictor, images: Tensor, setting: Setting, batch: int = 500) -> Tensor:
-    """Raw outputs for uint8 images."""
+def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
+    """Raw outputs for uint8 images, in batches that fit a CPU's cache or fill a GPU."""
+    batch = 8192 if images.is_cuda else 500
     unused = torch.zeros(len(images), dtype=torch.long, device=images.device)
     with torch.no_grad():
         parts = [

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fedglean import tree
-from fedglean.admit import Envelope, Gate, Refusal
+from fedglean.admit import Admitted, Envelope, Gate, Refusal
 from fedglean.aggregate import Partial, Reply
 from fedglean.data.federation import Federation
 from fedglean.data.images import Predictions
@@ -125,14 +125,14 @@ class Visit:
                 self._admit(self.gate.admit(envelope), envelope.client)
         return self.served
 
-    def _admit(self, outcome: Upload | Refusal, client: int) -> None:
+    def _admit(self, outcome: Admitted | Refusal, client: int) -> None:
         if isinstance(outcome, Refusal):
             self.served.sums.refused.append(outcome)
             return
         total, keep_all = self.place.federation.declared[client].total, self.exchange.ask.collect == "all"
         self.served.sums.include(client, outcome, total, keep_all)
-        if outcome.keep is not None:
-            self.served.states[client] = outcome.keep
+        if outcome.upload.keep is not None:
+            self.served.states[client] = outcome.upload.keep
 
 
 class Ledger:

@@ -22,10 +22,10 @@ from fedglean.tree import Tree
 
 
 class Trainer:
-    """Trains groups of lanes; remembers the programs that it captured."""
+    """Trains groups of lanes, of so many parties; remembers the programs that it captured."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+        self.setting, self.parties = setting, 0
         self.programs: dict[Any, Program | None] = {}
         self.widths: dict[Any, set[int]] = {}
 
@@ -49,9 +49,13 @@ class Trainer:
         torch.cuda.empty_cache()
 
     def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
-        """Idle lanes are added up to a width that is known: a new one would have to be captured."""
+        """Idle lanes are added up to a width that is known: a new one would have to be captured.
+
+        To compile one takes a minute, so there the first width is that of a round in which every party trains.
+        """
+        least = max(len(lanes), self.parties) if self.setting.compile else len(lanes)
         known = self.widths.setdefault(signature, set())
-        width = min((each for each in known if each >= len(lanes)), default=len(lanes))
+        width = min((each for each in known if each >= len(lanes)), default=least)
         known.add(width)
         idle = Lane(lanes[0].train, lanes[0].key, idle=True)
         return [*lanes, *[idle] * (width - len(lanes))]

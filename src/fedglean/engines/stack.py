@@ -40,6 +40,7 @@ class Stack(Loop):
         self._trainer = Trainer(setting)
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
+        self._trainer.parties = len(parties)
         return side_by_side(parties, self._answer_parties)
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
