@@ -65,7 +65,7 @@ class Form:
 
     @cached_property
     def norm(self) -> float:
-        return float(self.row.norm())
+        return float(_length(self.row))
 
     def row_of(self, sent: Tree) -> Tensor:
         """The numbers of another tree of this form, in the same order."""
@@ -177,13 +177,19 @@ class Gate:
         if not row.numel():
             return
         expected = name in self.expected
-        moved = float(row.abs().max() if expected else (row - form.row).norm())
+        moved = float(row.abs().max() if expected else _length(row - form.row))
         if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
         if expected and moved > (limit := self.expected[name][1] * max(1, declared.total)):
             raise Refused(f"'{name}' has an entry of {moved:.3g}; at most {limit:.3g} is possible")
         if not expected and moved > (limit := self.stretch * (1 + form.norm)):
             raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
+
+
+def _length(row: Tensor) -> Tensor:
+    """Of float32 numbers the squares may be too large for float32."""
+    length: Tensor = torch.linalg.vector_norm(row, dtype=torch.float64)
+    return length
 
 
 def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:

@@ -38,8 +38,11 @@ class Partial:
         for name, row in admitted.rows.items():
             self.received += admitted.forms[name].bytes
             weight = upload.weight(name)
-            weight = float(weight) if isinstance(weight, int | float) else admitted.forms[name].row_of(weight)
-            self._accumulate(name, row * weight, weight, 1)
+            if isinstance(weight, int | float):
+                self._accumulate(name, row, float(weight), 1, factor=float(weight))
+            else:
+                weight = admitted.forms[name].row_of(weight).double()
+                self._accumulate(name, row * weight, weight, 1)
         for name, value in upload.report.items():
             total, count = self.reports.get(name, (0.0, 0.0))
             self.reports[name] = (total + images * float(value), count + images)
@@ -60,9 +63,10 @@ class Partial:
         self.received += other.received
         return self
 
-    def _accumulate(self, name: str, total: Tensor, weight: Any, count: int) -> None:
+    def _accumulate(self, name: str, row: Tensor, weight: Any, count: int, factor: float = 1.0) -> None:
         known = name in self.totals
-        self.totals[name] = self.totals[name] + total if known else total
+        total = self.totals.setdefault(name, torch.zeros_like(row, dtype=torch.float64))
+        total.add_(row, alpha=factor)  # in float64, and without a copy of the row in between
         self.weights[name] = self.weights[name] + weight if known else weight
         self.counts[name] = self.counts.get(name, 0) + count
 

@@ -117,8 +117,8 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
 
 
 def row(tree: Tree) -> Tensor:
-    """All numbers of a tree in one float64 vector: what is done to it is done in one call, and waited for once."""
-    leaves = [leaf.reshape(-1).double() for leaf in named(tree).values()]
+    """All numbers of a tree in one vector, of its widest dtype: what is done to it is done in one call."""
+    leaves = [leaf.reshape(-1) for leaf in named(tree).values()]
     return torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
 
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.engines.batches import Deck, Lane, Setting, at
 from fedglean.engines.graph import Lifted, Program
+from fedglean.engines.trace import Step
 from fedglean.method import Batch, Trained
 from fedglean.tree import Tree
 
@@ -27,6 +28,7 @@ class Trainer:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.parties = setting, 0
         self.programs: dict[Any, Program | None] = {}
+        self.steps: dict[Any, Step] = {}
         self.widths: dict[Any, set[int]] = {}
 
     def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
@@ -39,8 +41,15 @@ class Trainer:
             if captured:
                 self._replay(stack, width, steps, stride, signature)
             else:
-                stack.play(width, steps, stride)
+                stack.play(width, steps, stride, self._step(stack, width, signature))
         return stack.results()[: len(lanes)]
+
+    def _step(self, stack: "Stacked", width: int, signature: Any) -> Step:
+        key = (signature, width, stack.shared)
+        if key not in self.steps:
+            models, memory, frozen = stack.start(width)
+            self.steps[key] = Step(stack.step, models, memory, at(stack.batches(width, range(1)), 0), frozen)
+        return self.steps[key]
 
     def forget(self) -> None:
         """Give up everything that was captured, and the memory it holds."""
@@ -66,7 +75,7 @@ class Trainer:
             self.programs[key] = self._captured(stack, width, _room(stack.batches(width, steps[:stride]), stride))
         program = self.programs[key]
         if program is None:
-            stack.play(width, steps, stride)
+            stack.play(width, steps, stride, self._step(stack, width, signature))
             return
         program.load(*stack.start(width), stack.lengths_of(width), steps.start)
         for begin in range(steps.start, steps.stop, stride):
@@ -112,22 +121,32 @@ class Stacked:
     def batches(self, width: int, steps: range) -> Batch:
         return self.deck.deal(steps, width)
 
-    def play(self, width: int, steps: range, stride: int) -> None:
+    def play(self, width: int, steps: range, stride: int, step: Step) -> None:
         """Step by step, without a graph."""
+        leaves, structure = pytree.tree_flatten((self.models, self.memory))
+        state: Sequence[Tensor] = leaves
+        frozen = pytree.tree_leaves(self.frozen(width))
+        totals: list[Tensor] = []
         for begin in range(steps.start, steps.stop, stride):
             some = range(begin, min(begin + stride, steps.stop))
-            made = self.batches(width, some)
-            for place, number in enumerate(some):
-                self._play_one(at(made, place), number, width)
+            batches = zip(*[leaf.unbind(0) for leaf in pytree.tree_leaves(self.batches(width, some))], strict=True)
+            for number, batch in zip(some, batches, strict=True):
+                new = self._held(step(state, batch, frozen), state, number, width)
+                state, metrics = new[: len(state)], new[len(state) :]
+                totals = totals or [value.new_zeros(width, dtype=torch.float64) for value in metrics]
+                for total, value in zip(totals, metrics, strict=True):
+                    total.add_(value)
+        models, memory = pytree.tree_unflatten(state, structure)
+        self.take(width, models, memory, dict(zip(step.names, totals, strict=True)))
 
-    def _play_one(self, batch: Batch, number: int, width: int) -> None:
-        models, memory, metrics = self.step(self.models, self.memory, batch, self.frozen(width))
+    def _held(self, new: Sequence[Tensor], old: Sequence[Tensor], number: int, width: int) -> Sequence[Tensor]:
+        """What a step made of the state, and its metrics; nothing of lanes that have finished."""
         moving = [number < length for length in self.lengths[:width]]
-        if not all(moving):
-            on = torch.tensor(moving, device=batch.step.device)
-            models, memory = _held(on, models, self.models), _held(on, memory, self.memory)
-            metrics = {name: torch.where(on, value, torch.zeros_like(value)) for name, value in metrics.items()}
-        self.take(width, models, memory, metrics)
+        if all(moving):
+            return new
+        on = torch.tensor(moving, device=self.lanes[0].device)
+        still = [*old, *(torch.zeros_like(value) for value in new[len(old) :])]
+        return [torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b) for a, b in zip(new, still, strict=True)]
 
     def take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
         """Go on from here; metrics are added up."""
@@ -137,10 +156,14 @@ class Stacked:
             total[:width] += value
 
     def narrow(self, width: int) -> None:
-        """Set the finished lanes aside."""
-        for place in range(width, len(self.lanes) - len(self.done)):
-            self.done[place] = (_lane(self.models, place), _lane(self.memory, place))
-        self.models, self.memory = (tree.map(lambda leaf: leaf[:width], part) for part in (self.models, self.memory))
+        """Set the finished lanes aside, each with tensors of its own."""
+        leaves, structure = pytree.tree_flatten((self.models, self.memory))
+        finished = range(width, len(self.lanes) - len(self.done))
+        if finished:
+            lanes = zip(*[leaf[width:].unbind(0) for leaf in leaves], strict=True)
+            for place, lane in zip(finished, lanes, strict=True):
+                self.done[place] = pytree.tree_unflatten([part.clone() for part in lane], structure)
+            self.models, self.memory = pytree.tree_unflatten([leaf[:width] for leaf in leaves], structure)
 
     def results(self) -> list[Trained]:
         self.narrow(0)
@@ -164,10 +187,6 @@ def segments(lengths: Sequence[int], narrowing: bool = True) -> Iterator[tuple[i
             yield width, range(begin, end)
             begin = end
         width = half
-
-
-def _lane(part: Tree, place: int) -> Tree:
-    return tree.map(lambda leaf: leaf[place].clone(), part)
 
 
 def _room(made: Batch, steps: int) -> Batch:
@@ -197,10 +216,3 @@ def _shared_or_stacked(
         return pytree.tree_unflatten(cut, shape)
 
     return narrowed, same, axes
-
-
-def _held(on: Tensor, new: Tree, old: Tree) -> Tree:
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b)
-
-    return tree.map(choose, new, old)

@@ -51,19 +51,19 @@ class Stack(Loop):
         for place, call in enumerate(single):
             groups.setdefault(_signature(call.request), []).append(place)
         answers: dict[int, Any] = {}
-        for places in groups.values():
-            answers |= zip(places, self._group([single[place] for place in places]), strict=True)
+        for signature, places in groups.items():
+            answers |= zip(places, self._group([single[place] for place in places], signature), strict=True)
         inorder = (answers[place] for place in range(len(single)))
         replies = [[next(inorder) for _ in some] for some in parts]
         return [
             reply if isinstance(call.request, list) else reply[0] for call, reply in zip(calls, replies, strict=True)
         ]
 
-    def _group(self, calls: Sequence[Call]) -> list[Any]:
+    def _group(self, calls: Sequence[Call], signature: Any) -> list[Any]:
         request = calls[0].request
         alone_on_a_cpu = len(calls) == 1 and not _on_cuda(request)
         if isinstance(request, Train) and not alone_on_a_cpu:
-            return self._train_together([Lane(call.request, call.key) for call in calls])
+            return self._train_together([Lane(call.request, call.key) for call in calls], signature)
         with torch.no_grad():
             if isinstance(request, Predict) and _one_by_one(request.models):
                 return self._predict_together(calls)
@@ -71,10 +71,9 @@ class Stack(Loop):
                 return self._measure_together([call.request for call in calls])
         return [self._serve(call) for call in calls]
 
-    def _train_together(self, lanes: Sequence[Lane]) -> list[Trained]:
+    def _train_together(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """As many lanes at once as memory holds, the longest first."""
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
-        signature = _signature(lanes[0].train)
         finished: dict[int, Trained] = {}
         while rest := places[len(finished) :]:
             some = rest[: self.widest]
@@ -157,7 +156,7 @@ def _signature(request: Any) -> Any:
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
-        return "train", what, repr(shape), tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
+        return "train", what, shape, tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
     if isinstance(request, Predict):
         return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
     if isinstance(request, Statistics):

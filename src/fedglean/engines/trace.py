@@ -1,0 +1,50 @@
+"""A lifted training step as a plain list of tensor operations.
+
+`vmap` and `grad` find out anew at every step what to do with every operation; for a small model that takes longer than
+the operations. What they find out does not change from step to step, so a step that was taken often enough is written
+down once (`make_fx`) and from then on merely repeated: the same kernels on the same numbers, to the bit.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedglean.engines.graph import Lifted
+from fedglean.method import Batch
+from fedglean.tree import Tree
+
+#: Writing a step down takes as long as some hundred steps gain by it.
+OFTEN = 200
+
+
+class Step:
+    """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
+
+    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, made: Batch, frozen: Tree) -> None:
+        self.lifted, self.taken = lifted, 0
+        self.structure = pytree.tree_structure((models, memory, made, frozen))
+        self.names: tuple[str, ...] = ()
+        self.run: Callable[..., Sequence[Tensor]] = self._lifted
+
+    def __call__(self, state: Sequence[Tensor], batch: Sequence[Tensor], frozen: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The new state, followed by the metrics, which are `names`."""
+        self.taken += 1
+        if self.taken == OFTEN:
+            self.run = _written_down(self._lifted, [*state, *batch, *frozen])
+        return self.run(*state, *batch, *frozen)
+
+    def _lifted(self, *leaves: Tensor) -> list[Tensor]:
+        models, memory, metrics = self.lifted(*pytree.tree_unflatten(leaves, self.structure))
+        self.names = tuple(metrics)
+        return [*pytree.tree_leaves((models, memory)), *metrics.values()]
+
+
+def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a moment to load, and short runs need none of it
+
+    traced = make_fx(function)(*leaves)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
