@@ -78,7 +78,7 @@ def test_a_compiled_stack_is_the_loop_over_a_few_steps(half: bool, limit: float)
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_gives_on_cuda_what_it_gives_on_the_cpu(name: str) -> None:
-    config = configure(name, data="digits", model="mlp", rounds=2, dtype="float64", device="cpu", executor="loop")
+    config = configure(name, data="digits", model="cnn", rounds=2, dtype="float64", device="cpu", executor="loop")
     there = replace(config, engine=replace(config.engine, device="cuda", executor="stack"))
     here, got = run(config), run(there)
     for key, predictor in here.predictors.items():

@@ -115,10 +115,9 @@ def test_training_is_the_step_repeated_over_the_batches_with_mean_metrics() -> N
         losses.append(float(metrics["loss"]))
     assert answer.steps == 6 == len(losses)
     assert answer.metrics["loss"] == pytest.approx(sum(losses) / 6, rel=1e-12) and answer.metrics["step"] == 2.5
-    assert all(torch.equal(answer.model.parameters[name], live.parameters[name]) for name in live.parameters)
-    assert all(
-        torch.equal(a, b) for a, b in zip(tree.named(answer.memory).values(), tree.named(memory).values(), strict=True)
-    )
+    # Not to the bit: the executor lays images and kernels out in another order.
+    torch.testing.assert_close(dict(answer.model.parameters), dict(live.parameters), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(tree.named(answer.memory), tree.named(memory), rtol=1e-12, atol=1e-12)
 
 
 def test_training_leaves_what_it_started_from_alone() -> None:

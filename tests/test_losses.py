@@ -13,16 +13,25 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedglean.losses import (
+    consistency,
     cross_entropy,
     distillation,
+    guess_label,
+    jointly,
     lanes,
+    masked_cross_entropy,
+    mix,
     mix_ratio,
+    moving_average,
+    one_hot,
+    pseudo_label_loss,
+    ramp,
     sharpen,
     squared_distance,
     uniformity,
 )
 from fedglean.models import Architecture
-from fedglean.randomness import fold, normal
+from fedglean.randomness import beta, fold, normal, order
 
 
 def logits(seed: int, rows: int = 6, classes: int = 4) -> Tensor:
@@ -125,3 +134,89 @@ def test_lanes_normalise_each_view_by_its_own_statistics() -> None:
     torch.testing.assert_close(first, model(bright))
     torch.testing.assert_close(second, model(dark))
     assert not torch.allclose(torch.cat([first, second]), model(torch.cat([bright, dark])))
+
+
+def test_batches_that_go_jointly_share_their_statistics() -> None:
+    model = Architecture("cnn", (1, 4, 4), 3, width=0.25).initial(1, torch.float64)
+    bright, dark = normal(1, (5, 1, 4, 4)) + 3, normal(2, (2, 1, 4, 4)) - 3
+    first, second = jointly(model, bright, dark)
+    whole = model(torch.cat([bright, dark]))
+    torch.testing.assert_close(first, whole[:5])
+    torch.testing.assert_close(second, whole[5:])
+
+
+def test_masked_cross_entropy_is_a_mean_over_the_batch_or_over_the_masked() -> None:
+    given_logits, label, mask = logits(8), torch.tensor([0, 1, 2, 3, 0, 1]), torch.tensor([1.0, 0, 0, 1, 0, 0]).double()
+    total = -sum(float(given_logits[place].log_softmax(-1)[label[place]]) for place in (0, 3))
+    assert float(masked_cross_entropy(given_logits, label, mask)) == pytest.approx(total / 6, rel=1e-12)
+    assert float(masked_cross_entropy(given_logits, label, mask, "masked")) == pytest.approx(total / 2, rel=1e-12)
+    assert float(masked_cross_entropy(given_logits, label, 0 * mask, "masked")) == 0
+
+
+def test_a_pseudo_label_counts_from_its_threshold_on_and_its_guess_has_no_gradient() -> None:
+    guess = torch.tensor([[0.96, 0.02, 0.02], [0.94, 0.03, 0.03], [0.01, 0.01, 0.98]]).double().log().requires_grad_()
+    learner = logits(9, rows=3, classes=3).requires_grad_()
+    loss, mask = pseudo_label_loss(guess, learner, 0.95)
+    assert mask.tolist() == [1, 0, 1]
+    by_hand = -(learner[0].log_softmax(-1)[0] + learner[2].log_softmax(-1)[2]) / 3
+    assert loss.item() == pytest.approx(by_hand.item(), rel=1e-12)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert guess.grad is None and learner.grad is not None
+    assert learner.grad[1].abs().sum() == 0 and learner.grad[0].abs().sum() > 0
+
+
+def test_consistency_pulls_the_student_alone() -> None:
+    student, teacher = logits(10).requires_grad_(), logits(11).requires_grad_()
+    found = consistency(student, teacher)
+    expected = np.mean((student.detach().softmax(-1).numpy() - teacher.detach().softmax(-1).numpy()) ** 2)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+    found.backward()  # type: ignore[no-untyped-call]
+    assert teacher.grad is None and student.grad is not None and float(student.grad.abs().max()) > 0
+
+
+def test_a_ramp_is_linear_or_sigmoid_and_whole_at_its_end() -> None:
+    done = torch.tensor([0.0, 5.0, 10.0, 30.0])
+    assert ramp(done, 10.0).tolist() == [0, 0.5, 1, 1]
+    assert ramp(done, 0.0).tolist() == [1, 1, 1, 1]
+    torch.testing.assert_close(
+        ramp(done, 10.0, "sigmoid"), torch.tensor([math.exp(-5), math.exp(-1.25), 1.0, 1.0]), rtol=1e-6, atol=0
+    )
+
+
+def test_a_moving_average_takes_in_every_leaf() -> None:
+    found = moving_average(
+        {"x": torch.tensor([1.0]), "y": (torch.tensor(4.0),)},
+        {"x": torch.tensor([3.0]), "y": (torch.tensor(0.0),)},
+        0.75,
+    )
+    assert found["x"].tolist() == [1.5] and float(found["y"][0]) == 3
+
+
+def test_one_hot_makes_classes_soft_and_leaves_soft_labels_alone() -> None:
+    label = torch.tensor([2, 0])
+    assert one_hot(label, torch.zeros(2, 3).double()).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert one_hot(label, torch.zeros(2, 3).double()).dtype == torch.float64
+    soft = logits(1).softmax(-1)
+    assert one_hot(soft, soft) is soft
+
+
+def test_a_guessed_label_is_the_sharpened_mean_of_the_views() -> None:
+    a, b = logits(12), logits(13).requires_grad_()
+    mean = (a.softmax(-1).numpy() + b.detach().softmax(-1).numpy()) / 2
+    squared = mean**2
+    found = guess_label([a, b], 2.0)
+    np.testing.assert_allclose(found.numpy(), squared / squared.sum(1, keepdims=True), rtol=1e-12)
+    assert not found.requires_grad
+
+
+def test_mixing_keeps_each_image_as_the_larger_part_and_labels_with_it() -> None:
+    images, label = normal(14, (6, 1, 2, 2)), logits(15).softmax(-1)
+    keys = fold(16, torch.arange(40))
+    for key in keys.tolist():  # type: ignore[union-attr]
+        ratio = float(beta(fold(key, "ratio"), 0.75, 0.75))
+        ratio, partner = max(ratio, 1 - ratio), order(fold(key, "partners"), 6).numpy()
+        mixed, soft = mix(torch.tensor(key), images, label, 0.75)
+        np.testing.assert_allclose(mixed.numpy(), ratio * images.numpy() + (1 - ratio) * images.numpy()[partner])
+        np.testing.assert_allclose(soft.numpy(), ratio * label.numpy() + (1 - ratio) * label.numpy()[partner])
+    lifted = vmap(lambda k: mix(k, images, label, 0.75)[0])(keys)
+    torch.testing.assert_close(lifted[-1], mixed)

@@ -36,15 +36,15 @@ class SGD:
             shrink = (self.clip / (tree.norm(gradient) + 1e-6)).clamp(max=1.0)
             gradient = tree.map(lambda g: g * shrink, gradient)
         if self.decay:
-            gradient = tree.map(lambda g, w: g + self.decay * w, gradient, weights)
+            gradient = tree.map(lambda g, w: torch.add(g, w, alpha=self.decay), gradient, weights)
         if correction is not None:
             gradient = tree.add(gradient, correction)
         if self.momentum:
-            velocity = tree.map(lambda v, g: self.momentum * v + g, memory["momentum"], gradient)
+            velocity = tree.map(lambda v, g: torch.add(g, v, alpha=self.momentum), memory["momentum"], gradient)
             memory = memory | {"momentum": velocity}
-            look_ahead = tree.map(lambda g, v: g + self.momentum * v, gradient, velocity)
+            look_ahead = tree.map(lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity)
             gradient = look_ahead if self.nesterov else velocity
-        return tree.map(lambda w, g: w - rate.to(w.dtype) * g, weights, gradient), memory
+        return tree.map(lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient), memory
 
 
 def parameters(models: Tree) -> Tree:

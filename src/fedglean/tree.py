@@ -117,9 +117,10 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
 
 
 def row(tree: Tree) -> Tensor:
-    """All numbers of a tree in one vector, of its widest dtype: what is done to it is done in one call."""
+    """All numbers of a tree in one vector, of its widest float dtype: what is done to it is done in one call."""
     leaves = [leaf.reshape(-1) for leaf in named(tree).values()]
-    return torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
+    numbers = torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
+    return numbers if numbers.is_floating_point() else numbers.double()
 
 
 def from_row(template: Tree, numbers: Tensor) -> Tree:

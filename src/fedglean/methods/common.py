@@ -1,19 +1,34 @@
 """Exchanges and settings that several methods share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
 from fedglean import tree
+from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Expect, Hub, Me, Statistics, Talk, Upload
+from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Statistics, Stream, Talk, Upload
 from fedglean.models import Model
+from fedglean.randomness import fold_int, uniform
 from fedglean.tree import Record, Tree
 
 
 def supervised(model: Model, batch: Batch, frozen: Tree) -> Tensor:
     """Cross-entropy on labelled images."""
     return cross_entropy(model(batch.labelled.images), batch.labelled.label)
+
+
+def need_labels_at_clients(method: str, clients: Sequence[Declared]) -> None:
+    if not any(client.labelled for client in clients):
+        raise ConfigError(f"{method} needs clients with labels; 'hub-only' trains on labels at the hub")
+
+
+def epochs_managed(me: Me, epochs: int, stragglers: float) -> int:
+    """All epochs, or at a share of the visits a random number of them: FedProx's clients that run out of time."""
+    if float(uniform(fold_int(me.key, "straggler"))) >= stragglers:
+        return epochs
+    return 1 + fold_int(me.key, "epochs") % epochs
 
 
 def with_statistics(models: Mapping[str, Model], hub: Hub, source: str, formula: str = "cumulative") -> Talk:
@@ -43,6 +58,28 @@ def _measure(me: Me, message: Record) -> Talk:
         return None
     sums = yield [Statistics(model, images) for model in message.values()]
     return Upload(**{f"{name}_sums": part for name, part in zip(message, sums, strict=True)})
+
+
+def averaged(client: Callable[[Me, Record], Talk], to: Sequence[int], hub: Hub, state: Record, **message: Any) -> Talk:
+    """A round of FedAvg: these clients train from the model, and their mean is the next one, test statistics included.
+
+    The model goes out with its statistics, so that a client's predictions are those of the test.
+    """
+    reply = yield Ask(client, to, {"model": state.model, **message})
+    models = yield from with_statistics({"model": reply.mean("model")}, hub, "everyone")
+    return Record(state, model=models["model"])
+
+
+def pooled(me: Me, labelled_batch: int, unlabelled_batch: int) -> tuple[dict[str, Stream], int]:
+    """Streams and steps an epoch of SAGE's benchmark: all images in two views without labels, and the labelled ones.
+
+    An epoch is as many steps as labelled batches fit into all images, whatever the unlabelled batch.
+    """
+    images = me.unlabelled + me.labelled
+    streams = {"unlabelled": Stream(images, view=("weak", "strong"), batch=unlabelled_batch)}
+    if len(me.labelled):
+        streams["labelled"] = Stream(me.labelled, view="weak", batch=labelled_batch)
+    return streams, max(1, len(images) // labelled_batch)
 
 
 def with_momentum(model: Model, mean: Model, velocity: Tree, momentum: float) -> tuple[Model, Tree]:
