@@ -1,0 +1,71 @@
+"""FedAvgM (Hsu et al. 2019): FedAvg whose hub moves by momentum, so that one skewed cohort does not undo another.
+
+Only clients with labels train, on their labelled images; a partially labelled client's other images and an unlabelled
+client count for nothing but the test statistics of static batch norm.
+
+The row "HeteroFL" of SemiFL's table is this with equal weights, clipped gradients, Nesterov momentum that clients keep
+from visit to visit and all labels at the clients (`heterofl-semifl`); its models all have the full width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedglean import tree
+from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import need_labels_at_clients, supervised, with_momentum, with_statistics
+from fedglean.models import Model
+from fedglean.sgd import SGD, cosine
+from fedglean.tree import Record
+
+
+@dataclass(frozen=True)
+class FedAvgM(Method):
+    """V <- m V + (W - mean), W <- W - V at the hub; without momentum it is FedAvg."""
+
+    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
+    epochs: int = setting(5, "local epochs", low=1)
+    batch: int = setting(10, "batch size", low=1)
+    rate: float = setting(0.05, "learning rate", low=0)
+    annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
+    global_momentum: float = setting(0.9, "momentum of the hub's step towards the clients' mean", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum at clients", low=0, high=0.999)
+    nesterov: bool = setting(False, "Nesterov's momentum at clients")
+    keep_momentum: bool = setting(False, "a client goes on with the momentum of its last visit")
+    decay: float = setting(0.0, "weight decay", low=0)
+    clip: float | None = setting(None, "largest norm of a gradient", low=1e-6)
+    weigh_by: str = setting("images", "what a client weighs by", choices=("images", "nothing"))
+    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, self.nesterov and self.momentum > 0, self.decay, self.clip)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        need_labels_at_clients("FedAvgM", clients)
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        model = make("model")
+        return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.model}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
+        reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})
+        if not reply.has("model"):
+            return state
+        model, velocity = with_momentum(state.model, reply.mean("model"), state.velocity, self.global_momentum)
+        models = yield from with_statistics({"model": model}, hub, "everyone")
+        return Record(model=models["model"], velocity=velocity)
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.labelled):
+            return None
+        streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
+        trained = yield Train(
+            message.model, streams, supervised, self.sgd, epochs=self.epochs, memory=me.state, rate=message.rate
+        )
+        keep = trained.memory if self.keep_momentum else None
+        weight = len(me.labelled) if self.weigh_by == "images" else 1
+        return Upload(model=trained.model, weight=weight, keep=keep, report=trained.metrics)
