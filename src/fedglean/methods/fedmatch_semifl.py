@@ -1,0 +1,122 @@
+"""What SemiFL's Table 1 (Diao, Ding, Tarokh 2022) calls FedMatch: FixMatch by batch with two added kernels, no more.
+
+The hub's labels train the one kernel of every convolution, sigma, and the clients' own pseudo-labels the other, psi, in
+SemiFL's rounds. Helpers, agreement, regularisers and sparse messages are missing, and the released code has three
+surprises that its numbers depend on, so they are here too: biases, normalisation and the linear head are never
+trained; the hub trains only the first half of a kernel's output channels; and both kernels are drawn at full size. For
+the method of FedMatch's authors take `fedmatch`.
+
+Clients train on their unlabelled images; labels at clients are not used.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.errors import ConfigError
+from fedglean.losses import cross_entropy, lanes, masked_cross_entropy
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import with_momentum, with_statistics
+from fedglean.methods.fedmatch import refuse_running_averages, total
+from fedglean.models import Model
+from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.tree import Record, Tree
+
+
+@dataclass(frozen=True)
+class FedMatchSemiFL(Method):
+    """Clients first, then the hub, as the code has it: what is tested is what the next round's clients get."""
+
+    active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
+    epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
+    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
+    batch: int = setting(10, "batch size", low=1)
+    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
+    decay: float = setting(5e-4, "weight decay", low=0)
+    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError("SemiFL's FedMatch needs labels at the hub; 'fedmatch' works with labels at clients too")
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        sigma, psi = make("sigma"), make("psi")
+        refuse_running_averages(sigma)
+        if not any(map(is_kernel, sigma.parameters.values())):
+            raise ConfigError("SemiFL's FedMatch trains convolutions alone; take a model that has some, like 'cnn'")
+        psi = with_kernels_of(psi, tree.zeros(psi))
+        memory, velocity = self.sgd.fresh_memory(sigma), tree.zeros(dict(psi.parameters))
+        return Record(sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi))
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.tested}
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
+        message = {"sigma": state.sigma, "psi": psi, "rate": rate}
+        reply = yield Ask(self.client, hub.sample(self.active), message)
+        if reply.has("psi"):
+            psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
+        streams, frozen = {"labelled": Stream(hub.labelled, batch=self.batch)}, {"psi": psi}
+        tuned = yield Train(
+            state.sigma, streams, step=self.hub_step, epochs=self.epochs, memory=state.memory, frozen=frozen, rate=rate
+        )
+        models = yield from with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
+        return Record(sigma=tuned.model, psi=psi, memory=tuned.memory, velocity=velocity, tested=models["model"])
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.unlabelled):
+            return None
+        streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
+        psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
+        memory = self.sgd.fresh_memory(psi) if me.state is None else me.state
+        trained = yield Train(
+            psi, streams, step=self.step, epochs=self.epochs, memory=memory, frozen=frozen, rate=message.rate
+        )
+        return Upload(psi=trained.model, keep=trained.memory, report=trained.metrics)
+
+    def hub_step(self, sigma: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        new, memory, metrics = standard_step(self.hub_loss, self.sgd)(sigma, memory, batch, frozen)
+        return with_kernels_of(new, sigma), memory, metrics
+
+    def hub_loss(self, sigma: Model, batch: Batch, frozen: Tree) -> Tensor:
+        half = sigma.with_parameters(tree.map(with_half_a_gradient, dict(sigma.parameters)))
+        return cross_entropy(total(half, frozen["psi"])(batch.labelled.images), batch.labelled.label)
+
+    def step(self, psi: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """A step without a confident image changes nothing, momentum and decay included."""
+        new, new_memory, metrics = standard_step(self.loss, self.sgd)(psi, memory, batch, frozen)
+        some = metrics["confident"] > 0
+        return tree.select(some, with_kernels_of(new, psi), psi), tree.select(some, new_memory, memory), metrics
+
+    def loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        weak, strong = lanes(total(frozen["sigma"], psi), *batch.images.views)
+        confidence, label = weak.detach().softmax(-1).max(-1)
+        mask = (confidence >= self.threshold).to(weak.dtype)
+        return masked_cross_entropy(strong, label, mask, over="masked"), {"confident": mask.mean()}
+
+
+def is_kernel(weight: Tensor) -> bool:
+    return weight.dim() == 4
+
+
+def with_kernels_of(new: Model, old: Model) -> Model:
+    """The old model with the new one's convolutions."""
+    return old.with_parameters(
+        {name: weight if is_kernel(weight) else old.parameters[name] for name, weight in new.parameters.items()}
+    )
+
+
+def with_half_a_gradient(weight: Tensor) -> Tensor:
+    """The same numbers; the second half of the output channels is taken for constant."""
+    half = len(weight) // 2
+    return torch.cat([weight[:half], weight[half:].detach()])

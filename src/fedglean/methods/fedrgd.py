@@ -1,0 +1,107 @@
+"""FedRGD (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney 2020): labels at the hub, FixMatch at the clients.
+
+Clients that all go on from one mean drift as one. So the hub has a copy of its model for each of a few groups of
+clients; a group's mean includes its copy, the group's clients go on from this mean, and only the copies meet: the hub's
+model is the mean of the group means. Group norm replaces batch norm, whose statistics differ between clients.
+
+Defaults follow the released code. There the groups are fixed because every client takes part; with fewer, those of a
+round are cut into groups by number. With `keep_groups` off all clients go on from the hub's model: that, with static
+batch norm and SemiFL's optimiser, is what SemiFL's Table 1 calls FedRGD.
+
+A client trains on its unlabelled images; labels at clients are not used, and a client with nothing else stays away.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.errors import ConfigError
+from fedglean.losses import lanes, pseudo_label_loss
+from fedglean.method import Ask, Batch, Declared, Hub, Loss, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.models import Model
+from fedglean.sgd import SGD
+from fedglean.tree import Record, Tree
+
+
+@dataclass(frozen=True)
+class FedRGD(Method):
+    """Grouping-based averaging; with one group it is FedAvg with the hub as one more client."""
+
+    active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
+    groups: int = setting(2, "S: groups of clients", low=1)
+    keep_groups: bool = setting(True, "clients go on from their group's mean, not from the hub's model")
+    steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
+    epochs: int = setting(0, "local epochs in place of steps, as SemiFL has it; 0 for steps", low=0)
+    batch: int = setting(64, "batch size", low=1)
+    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    rate: float = setting(0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0)
+    warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
+    momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
+    decay: float = setting(1e-4, "weight decay", low=0)
+    clip: float | None = setting(None, "largest norm of a gradient (SemiFL: 1)", low=1e-6)
+
+    @property
+    def sgd(self) -> SGD:
+        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+
+    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError("FedRGD needs labelled images at the hub; 'hassle' works with labels at the clients")
+
+    def start(self, make: Callable[..., Model]) -> Record:
+        model = make("model")
+        memories = [self.sgd.fresh_memory(model)] * self.groups
+        return Record(model=model, means=[model] * self.groups, memories=memories)
+
+    def predictors(self, state: Record) -> dict[str, Model]:
+        return {"model": state.model}
+
+    def rate_of(self, hub: Hub) -> float:
+        """Grows linearly, then falls along 7/16 of a cosine's half wave, as FixMatch's does."""
+        grown = min(1.0, hub.round / (self.warm_up * hub.rounds)) if self.warm_up else 1.0
+        return self.rate * grown * math.cos(math.pi * 7 / 16 * hub.progress)
+
+    def round(self, hub: Hub, state: Record) -> Talk:
+        rate, active = self.rate_of(hub), hub.sample(self.active)
+        streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
+        copies = yield [self.training(state.model, streams, supervised, memory, rate) for memory in state.memories]
+        means = []
+        for number, copy in enumerate(copies):
+            start = state.means[number] if self.keep_groups else state.model
+            reply = yield Ask(self.client, group(active, number, self.groups), {"model": start, "rate": rate})
+            means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
+        mean = tree.map(lambda *models: sum(models) / self.groups, *means)
+        models = yield from with_statistics({"model": mean}, hub, "everyone")
+        return Record(model=models["model"], means=means, memories=[copy.memory for copy in copies])
+
+    def training(self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float) -> Train:
+        steps = None if self.epochs else self.steps
+        return Train(model, streams, loss, self.sgd, epochs=self.epochs or None, steps=steps, memory=memory, rate=rate)
+
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.unlabelled):
+            return None
+        streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
+        trained = yield self.training(message.model, streams, self.loss, me.state, message.rate)
+        return Upload(model=trained.model, keep=trained.memory, report=trained.metrics)
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        """FixMatch with labels that the model in training gives, batch by batch."""
+        weak, strong = lanes(model, *batch.images.views)
+        loss, mask = pseudo_label_loss(weak, strong, self.threshold)
+        return loss, {"confident": mask.mean()}
+
+
+def group(active: Sequence[int], number: int, groups: int) -> list[int]:
+    """The clients of one group: neighbours by number, as many as of any other group or one more or less."""
+    return [client for place, client in enumerate(active) if place * groups // len(active) == number]
+
+
+def mean_with(copy: Model, total: Model, count: int) -> Model:
+    """The mean of a group's clients and the hub's copy, each with weight 1 / (|G| + 1)."""
+    mean: Model = tree.map(lambda own, summed: (own + summed) / (count + 1), copy, total)
+    return mean
