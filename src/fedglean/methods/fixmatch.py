@@ -1,0 +1,28 @@
+"""FixMatch (Sohn et al., NeurIPS 2020): a confident answer to a weak view is the label of a strong one."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedglean.losses import cross_entropy, jointly, pseudo_label_loss
+from fedglean.method import Batch, setting
+from fedglean.methods.central import Central
+from fedglean.models import Model
+from fedglean.tree import Tree
+
+
+@dataclass(frozen=True)
+class FixMatch(Central):
+    """Eqs. (3)-(4)."""
+
+    views: ClassVar[tuple[str, ...]] = ("weak", "strong")
+
+    ratio: int = setting(7, "unlabelled images a labelled one", low=1)
+    weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
+    threshold: float = setting(0.95, "confidence from which on a pseudo-label is used", low=0, high=1)
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        labelled, weak, strong = jointly(model, batch.labelled.images, *batch.unlabelled.views)
+        guessed, mask = pseudo_label_loss(weak, strong, self.threshold)
+        return cross_entropy(labelled, batch.labelled.label) + self.weight * guessed, {"confident": mask.mean()}

@@ -1,0 +1,30 @@
+"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017): the moving average of the weights answers, the model follows."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedglean.losses import consistency, ramp
+from fedglean.method import Batch, setting
+from fedglean.methods.central import Central
+from fedglean.methods.common import supervised
+from fedglean.models import Model
+from fedglean.tree import Tree
+
+
+@dataclass(frozen=True)
+class MeanTeacher(Central):
+    """Eqs. (1)-(2). USB's code compares the teacher with itself, so its term has no gradient; this one has."""
+
+    views: ClassVar[tuple[str, ...]] = ("weak", "weak")
+
+    weight: float = setting(50.0, "weight of the consistency with the teacher", low=0)
+    ramp: float = setting(0.4, "share of the run over which the weight grows", low=0, high=1)
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
+        own, others = batch.unlabelled.views
+        # The teacher normalises by its batch like the student; its statistics stay as they are.
+        teacher = frozen["average"].for_training()
+        weight = self.weight * ramp(frozen["progress"], self.ramp, "sigmoid")
+        return supervised(model, batch, frozen) + weight * consistency(model(own), teacher(others))

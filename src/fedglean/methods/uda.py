@@ -1,0 +1,47 @@
+"""UDA (Xie et al., NeurIPS 2020): the answer to a weak view, sharpened, is the target of a strong one."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedglean.losses import jointly, masked_cross_entropy
+from fedglean.method import Batch, setting
+from fedglean.methods.central import Central
+from fedglean.models import Model
+from fedglean.tree import Tree
+
+
+@dataclass(frozen=True)
+class UDA(Central):
+    """Eq. (1) with the confidence mask and the sharpened targets, and training signal annealing if asked for."""
+
+    views: ClassVar[tuple[str, ...]] = ("weak", "strong")
+
+    ratio: int = setting(7, "unlabelled images a labelled one", low=1)
+    weight: float = setting(1.0, "weight of the unlabelled images", low=0)
+    temperature: float = setting(0.4, "sharpening of a target; 1 leaves it as it is", low=1e-3)
+    threshold: float = setting(0.8, "confidence from which on a target is used", low=0, high=1)
+    signal: str = setting("none", "how fast labelled images that are known already are let in",
+                          choices=("none", "linear", "log", "exp"))  # fmt: skip
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+        labelled, weak, strong = jointly(model, batch.labelled.images, *batch.unlabelled.views)
+        label, weak = batch.labelled.label, weak.detach()
+        mask = (weak.softmax(-1).amax(-1) >= self.threshold).to(weak.dtype)
+        guessed = masked_cross_entropy(strong, (weak / self.temperature).softmax(-1), mask)
+        known = labelled.detach().softmax(-1).gather(-1, label[:, None])[:, 0]
+        useful = (known <= self.ceiling(frozen["progress"], labelled.shape[-1])).to(weak.dtype)
+        fit = masked_cross_entropy(labelled, label, useful, over="masked")
+        return fit + self.weight * guessed, {"confident": mask.mean(), "useful": useful.mean()}
+
+    def ceiling(self, progress: Tensor, classes: int) -> Tensor:
+        """eta_t: labelled images whose class is likelier than this teach nothing yet; from chance to 1 over the run."""
+        shares = {
+            "none": torch.ones_like(progress),
+            "linear": progress,
+            "log": 1 - torch.exp(-5 * progress),
+            "exp": torch.exp(5 * (progress - 1)),
+        }
+        return 1 - (1 - shares[self.signal]) * (1 - 1 / classes)
