@@ -1,0 +1,72 @@
+"""The pieces of ProxyFL: the rows of a model's last layer as proxies of the classes, tuned and drawn to."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedglean.losses import cross_entropy, one_hot
+from fedglean.models import Model
+from fedglean.models.layers import by_fan_in
+from fedglean.randomness import fold_int
+
+
+def with_projections(model: Model, key: int) -> Model:
+    """The model with the maps of features and of proxies, each as large as there are features."""
+    weight = model.parameters["output.weight"]
+    size = weight.shape[1]
+    shapes = {"features.weight": (size, size), "features.bias": (size,), "proxies.weight": (size, size)}
+    drawn = {f"projection.{name}": by_fan_in(fold_int(key, name), shape, size) for name, shape in shapes.items()}
+    extra = {name: value.to(weight) for name, value in drawn.items()}
+    return Model(model.architecture, {**model.parameters, **extra}, model.statistics)
+
+
+def featured(model: Model) -> Model:
+    """The model as seen before its last layer, which becomes the identity; running averages stay shared."""
+    weight = model.parameters["output.weight"]
+    size = weight.shape[1]
+    identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
+    last = {"output.weight": identity, "output.bias": weight.new_zeros(size)}
+    return Model(model.architecture, {**model.parameters, **last}, model.statistics)
+
+
+def classified(model: Model, features: Tensor) -> Tensor:
+    """The last layer alone."""
+    return F.linear(features, model.parameters["output.weight"], model.parameters["output.bias"])
+
+
+def projected(model: Model, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and proxies where they are compared, of length one."""
+    of = model.parameters
+    mapped = F.linear(features, of["projection.features.weight"], of["projection.features.bias"])
+    proxies = F.linear(of["output.weight"], of["projection.proxies.weight"])
+    return F.normalize(mapped, dim=-1), F.normalize(proxies, dim=-1)
+
+
+def contrast(features: Tensor, proxies: Tensor, probabilities: Tensor, sure: Tensor, prior: Tensor) -> Tensor:
+    """Indecisive-categories proxy learning, a loss an image.
+
+    An image's classes are its likeliest one where it is sure, else all that are likelier than in general, weighed by
+    their probabilities. Images without a common class that point the same way push each other off.
+    """
+    best = one_hot(probabilities.argmax(-1), like=probabilities)
+    likely = (probabilities > prior).to(probabilities.dtype)
+    classes = torch.where(sure[:, None], best, likely)
+    weights = torch.where(sure[:, None], best, likely * probabilities)
+    attraction = (features * (weights @ proxies)).sum(-1)
+    similarity = features @ features.T
+    strangers = (classes @ classes.T == 0) & (similarity >= 1e-6)
+    repulsion = torch.where(strangers, similarity, torch.full_like(similarity, -torch.inf))
+    return torch.cat([attraction[:, None], repulsion], 1).logsumexp(-1) - attraction
+
+
+def widest_gap(proxies: Tensor) -> Tensor:
+    """The adaptive margin: of all distances to the nearest other proxy the largest."""
+    distance = torch.cdist(proxies, proxies)
+    itself = torch.eye(len(proxies), dtype=torch.bool, device=proxies.device)
+    return distance.masked_fill(itself, torch.inf).amin(-1).max()
+
+
+def proxy_loss(proxies: Tensor, points: Tensor, label: Tensor, margin: Tensor) -> Tensor:
+    """Cross-entropy of being nearest to the proxy of one's class although the margin is added to its distance."""
+    distance = torch.cdist(points, proxies, compute_mode="donot_use_mm_for_euclid_dist")  # exact where they are near
+    return cross_entropy(-(distance + margin * one_hot(label, like=distance)), label)
