@@ -1,0 +1,211 @@
+"""FedMatch: two parts that do not disturb each other, helpers that are truly nearest, sparse messages, the contract."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.errors import ConfigError
+from fedglean.evaluate import logits
+from fedglean.method import Batch, Declared, Sample
+from fedglean.methods.fedmatch import FedMatch, merged, nearest, picture_of_noise, sparse, total, travelled, vote
+from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
+from fedglean.models import Architecture, Model
+from fedglean.testing import check_method
+from fedglean.testing.trial import CLIENTS, play, small_experiment
+
+METHOD = FedMatch(
+    active=1.0, rate=0.01, threshold=0.15, helper_interval=2, labelled_batch=4, unlabelled_batch=8, smallest_change=1e-4
+)
+AS_IN_SEMIFL = FedMatchSemiFL(active=1.0, threshold=0.2, epochs=1)
+ARCHITECTURE = Architecture("mlp", (1, 4, 4), 10, width=0.004)
+Matrix = NDArray[np.float64]
+
+
+@pytest.mark.parametrize("method", [METHOD, AS_IN_SEMIFL], ids=lambda method: type(method).__name__)
+def test_fedmatch_keeps_the_contract(method: Any) -> None:
+    check_method(method, rounds=2)
+
+
+def parts() -> dict[str, Model]:
+    return {name: ARCHITECTURE.initial(number, torch.float64) for number, name in enumerate(("sigma", "psi"))}
+
+
+def batch(*streams: str) -> Batch:
+    draw = np.random.default_rng(0)
+    images = {name: torch.from_numpy(draw.normal(size=(2, 6, 1, 4, 4))) for name in ("labelled", "unlabelled")}
+    samples = {
+        "labelled": Sample((images["labelled"][0],), torch.arange(6), torch.arange(6)),
+        "unlabelled": Sample(tuple(images["unlabelled"]), torch.arange(6)),
+    }
+    zero = torch.zeros((), dtype=torch.float64)
+    return Batch({name: samples[name] for name in streams}, zero, zero, zero + 0.05, torch.tensor(0))
+
+
+@pytest.mark.parametrize(("stream", "taught"), [("labelled", "sigma"), ("unlabelled", "psi")])
+def test_labels_move_sigma_alone_and_unlabelled_images_psi_alone(stream: str, taught: str) -> None:
+    old = parts()
+    new, _, _ = FedMatch(threshold=0.0).step(old, {}, batch(stream), {"helpers": []})
+    moved = {part: bool((tree.row(new[part]) != tree.row(old[part])).any()) for part in old}
+    assert moved == {part: part == taught for part in old}
+
+
+def by_autograd(method: FedMatch, helpers: list[Model]) -> dict[str, dict[str, Tensor]]:
+    """The two steps as torch.autograd takes them, from the losses as the paper has them, in numpy's plain words."""
+    both = batch("labelled", "unlabelled")
+    old = parts()
+    sigma = {name: weight.clone().requires_grad_() for name, weight in old["sigma"].parameters.items()}
+    psi = {name: weight.clone().requires_grad_() for name, weight in old["psi"].parameters.items()}
+
+    def output(images: Tensor) -> Tensor:
+        return Model(ARCHITECTURE, {name: sigma[name] + psi[name] for name in sigma})(images)
+
+    log = output(both.labelled.images).log_softmax(-1)
+    loss = -10 * torch.stack([log[row, label] for row, label in enumerate(both.labelled.label)]).mean()
+    gradient = torch.autograd.grad(loss, list(sigma.values()))
+    sigma = {name: (w - 0.05 * g).detach() for (name, w), g in zip(sigma.items(), gradient, strict=True)}
+
+    plain, strong = (output(view).softmax(-1) for view in both.unlabelled.views)
+    said = [helper(both.unlabelled.images).softmax(-1).detach() for helper in helpers]
+    sure = [row for row in range(6) if float(plain[row].detach().max()) >= method.threshold]
+    assert 0 < len(sure) < 6
+    terms = []
+    for row in sure:
+        votes = [int(each[row].argmax()) for each in (plain, *said)]
+        label = max(sorted(set(votes)), key=votes.count)
+        apart = sum((each[row] * (each[row] / plain[row]).log()).sum() for each in said) / len(said)
+        terms.append(-method.agreement_weight * strong[row, label].log() + method.consistency_weight * apart)
+    loss = torch.stack(terms).mean()
+    loss = loss + method.closeness_weight * sum(((sigma[name] - psi[name]) ** 2).sum() for name in sigma)
+    loss = loss + method.sparsity_weight * sum(psi[name].abs().sum() for name in psi)
+    gradient = torch.autograd.grad(loss, list(psi.values()))
+    moved = {name: (w - 0.05 * g).detach() for (name, w), g in zip(psi.items(), gradient, strict=True)}
+    return {"sigma": sigma, "psi": moved}
+
+
+def test_a_step_descends_the_papers_losses_and_psi_follows_at_the_new_sigma() -> None:
+    confidences = total(**parts())(batch("unlabelled").unlabelled.images).softmax(-1).amax(-1).sort().values
+    method = FedMatch(threshold=float(confidences[2:4].mean()), agreement_weight=2.0, consistency_weight=3.0)
+    method = replace(method, closeness_weight=0.5, sparsity_weight=0.1)
+    helpers = [ARCHITECTURE.initial(number, torch.float64) for number in (7, 8)]
+    found, _, metrics = method.step(parts(), {}, batch("labelled", "unlabelled"), {"helpers": helpers})
+    expected = by_autograd(method, helpers)
+    for part in ("sigma", "psi"):
+        for name, weight in expected[part].items():
+            assert torch.allclose(found[part].parameters[name], weight, rtol=1e-10, atol=1e-12), (part, name)
+    assert 0 < float(metrics["confident"]) < 1
+
+
+def test_helpers_are_the_nearest_clients_of_all() -> None:
+    draw = np.random.default_rng(1)
+    points = draw.dirichlet(np.ones(10), size=40)
+    answers = {3 * number: torch.from_numpy(point) for number, point in enumerate(points)}
+    for number in range(40):
+        distances = ((points - points[number]) ** 2).sum(1)
+        distances[number] = np.inf
+        assert nearest(answers, 3 * number, 2) == [3 * int(place) for place in np.argsort(distances)[:2]]
+    assert nearest(answers, 1, 2) == []
+    assert len(nearest(answers, 0, 100)) == 39
+
+
+def test_clients_answer_the_noise_as_they_answer_any_picture() -> None:
+    """After one round: the answers are the predictions of sigma + psi of each client, whose psi the hub remembers."""
+    experiment = small_experiment(replace(METHOD, smallest=0.0, smallest_change=0.0), rounds=1)
+    outcome = play(experiment)
+    state = outcome.state
+    noise = picture_of_noise(state.tested)
+    seen = [client for client, (labelled, unlabelled) in enumerate(CLIENTS) if labelled + unlabelled]
+    assert sorted(state.answers) == sorted(state.psis) == seen
+    for client in (1, 6):
+        own = outcome.kept[client]
+        assert torch.equal(tree.row(own["psi"]), tree.row(state.psis[client]))
+        whole = Model(state.tested.architecture, total(**own).parameters, state.tested.statistics)
+        setting = experiment.placement.executor.setting
+        expected = logits(whole, noise.pixels(torch.arange(1)), setting).softmax(-1)[0]
+        assert torch.allclose(state.answers[client], expected, rtol=1e-10)
+
+
+def test_what_clients_send_follows_their_labels() -> None:
+    state = play(small_experiment(replace(METHOD, active=1.0), rounds=1)).state
+    sent = small_experiment(METHOD).start()
+    # Client 5 has labels alone: the psi that the hub remembers of it is the one that it was sent.
+    assert torch.equal(tree.row(state.psis[5]), tree.row(sent.psi))
+    assert not torch.equal(tree.row(state.psis[4]), tree.row(sent.psi))
+    assert not torch.equal(tree.row(state.sigma), tree.row(sent.sigma))
+
+
+def test_the_noise_is_a_normal_cut_off_at_the_ends_of_the_scale() -> None:
+    model = Architecture("mlp", (3, 64, 64), 10, width=0.001).initial(0)
+    pixels = picture_of_noise(model).pixels(torch.arange(1)).double().numpy()
+    draws = np.random.default_rng(0).normal(125, 125, 200_000)
+    inside = draws[(draws > 0) & (draws < 255)]
+    assert abs(pixels.mean() - inside.mean()) < 2 and abs(pixels.std() - inside.std()) < 2
+    assert np.array_equal(pixels, picture_of_noise(model).pixels(torch.arange(1)).numpy())
+
+
+def test_the_majority_decides_and_the_first_class_of_a_tie() -> None:
+    outputs = [torch.eye(4)[labels] for labels in ([0, 1, 3, 2], [0, 2, 2, 1], [1, 2, 1, 3])]
+    assert vote(outputs).tolist() == [0, 2, 1, 1]
+
+
+def vector(*numbers: float) -> Model:
+    return Model(ARCHITECTURE, {"weight": torch.tensor(numbers, dtype=torch.float64)})
+
+
+def test_only_noticeable_changes_travel() -> None:
+    old, new = vector(1.0, 2.0, 3.0, 0.5), vector(1.5, 2.01, 2.0, 0.45)
+    received = merged({"sigma": new, "psi": old}, {"sigma": old, "psi": old}, 0.1)
+    assert received["sigma"].parameters["weight"].tolist() == [1.5, 2.0, 2.0, 0.5]
+    assert (
+        travelled(received, {"sigma": old, "psi": old}) == 0.5
+    )  # two of four elements of one model, none of the other
+    assert travelled(received["sigma"], old) == 0.5
+    assert travelled({"sigma": old, "psi": old}, None) == 2.0
+    assert merged(new, None, 0.1) is new
+    assert sparse(vector(0.2, -0.05, -0.3, 0.1), 0.1).parameters["weight"].tolist() == [0.2, 0.0, -0.3, 0.0]
+
+
+def test_a_round_reports_how_much_a_sparse_exchange_would_send() -> None:
+    """At first all of sigma and psi comes down; later, of changes that are not worth sending, nothing at all."""
+    quiet = replace(METHOD, smallest_change=1e3, helper_interval=1)
+    first, second = (line["report"] for line in play(small_experiment(quiet, rounds=2)).history[:2])
+    assert (first["models_down"], first["models_up"]) == (2.0, 0.0)
+    assert (second["models_down"], second["models_up"]) == (0.0, 0.0)
+    loud = replace(METHOD, smallest_change=0.0, smallest=0.0, helper_interval=1)
+    first, second = (line["report"] for line in play(small_experiment(loud, rounds=2)).history[:2])
+    assert 0.5 < first["models_up"] < 2.0  # some clients train one part alone
+    assert 2.0 < second["models_down"] <= 4.0  # both parts and two helpers
+
+
+def test_fedmatch_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ConfigError, match="FedMatch needs labels"):
+        FedMatch().check([Declared(0, 5)], hub_labels=0)
+    FedMatch().check([Declared(0, 5)], hub_labels=20)
+    FedMatch().check([Declared(1, 5)], hub_labels=0)
+    running = Architecture("cnn", (1, 8, 8), 10, norm="running").initial(0)
+    for method in (FedMatch(), FedMatchSemiFL()):
+        with pytest.raises(ConfigError, match="cannot share running averages"):
+            method.start(lambda name: running)
+    with pytest.raises(ConfigError, match="labels at the hub"):
+        FedMatchSemiFL().check([Declared(1, 5)], hub_labels=0)
+    with pytest.raises(ConfigError, match="trains convolutions alone"):
+        FedMatchSemiFL().start(lambda name: ARCHITECTURE.initial(0))
+
+
+def test_semifls_form_trains_kernels_alone_and_at_the_hub_half_of_them() -> None:
+    experiment = small_experiment(replace(AS_IN_SEMIFL, decay=0.0), rounds=2)
+    start, end = experiment.start(), play(experiment).state
+    for part in ("sigma", "psi"):
+        for name, old in start[part].parameters.items():
+            new, kernel = end[part].parameters[name], name.startswith("conv")
+            assert torch.equal(new, old) is not kernel, (part, name)
+            if kernel and part == "sigma":
+                half = len(old) // 2
+                assert torch.equal(new[half:], old[half:]) and not torch.equal(new[:half], old[:half])
+            if not kernel and part == "psi":
+                assert not new.any()

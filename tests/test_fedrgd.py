@@ -1,0 +1,105 @@
+"""FedRGD: its grouped means by hand, its schedule, and the contract."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedglean.admit import Admitted
+from fedglean.aggregate import Partial, Reply
+from fedglean.data.images import Images
+from fedglean.errors import ConfigError
+from fedglean.method import Ask, Declared, Hub, Train, Trained, Upload
+from fedglean.methods.fedrgd import FedRGD, group
+from fedglean.models import Architecture, Model
+from fedglean.testing import check_method
+from fedglean.tree import Record
+
+METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
+AS_IN_SEMIFL = replace(METHOD, keep_groups=False, epochs=1, clip=1.0, groups=3)
+
+
+@pytest.mark.parametrize(("method", "norm"), [(METHOD, "group"), (AS_IN_SEMIFL, "static")])
+def test_fedrgd_keeps_the_contract(method: FedRGD, norm: str) -> None:
+    check_method(method, norm=norm, rounds=2)
+
+
+def model(value: float) -> Model:
+    return Model(Architecture("mlp", (1, 2, 2), 10), {"weight": torch.tensor([value], dtype=torch.float64)})
+
+
+def value(model: Model) -> float:
+    return float(model.parameters["weight"])
+
+
+def hub(round: int = 1, rounds: int = 60) -> Hub:
+    images = Images(torch.zeros(1, 1, 2, 2, dtype=torch.uint8), torch.arange(1), torch.zeros(1, dtype=torch.long))
+    return Hub(round, rounds, images, (Declared(0, 5),) * 5, 0)
+
+
+def reply(ask: Ask, uploads: dict[int, float]) -> Reply:
+    sums = Partial()
+    for client in ask.to:
+        if client in uploads:
+            sums.include(client, Admitted.unseen(Upload(model=model(uploads[client]))), 5, keep_all=False)
+    return Reply(sums, {"model": ask.message["model"]})
+
+
+def play(method: FedRGD, state: Record, copies: Sequence[float], uploads: dict[int, float]) -> tuple[Record, list[Ask]]:
+    """One round whose trainings end in given numbers, and what was asked in it."""
+    talk, asks, answer = method.round(hub(), state), [], None
+    while True:
+        try:
+            request: Any = talk.send(answer)
+        except StopIteration as end:
+            return end.value, asks
+        if isinstance(request, Ask):
+            asks.append(request)
+            answer = reply(request, uploads)
+        else:
+            assert all(isinstance(each, Train) and value(each.models) == value(state.model) for each in request)
+            answer = [Trained(model(copy), {}, 16, {}) for copy in copies]
+
+
+def test_a_groups_mean_includes_the_hubs_copy_and_the_hub_takes_the_mean_of_the_means() -> None:
+    """Clients 0, 1, 2 with a copy, and 3, 4 with the other: (1 + 2 + 3 + 6) / 4 and (7 + 4 + 1) / 3."""
+    start = FedRGD().start(lambda name: model(0.0))
+    state, asks = play(FedRGD(), start, copies=(1.0, 7.0), uploads={0: 2.0, 1: 3.0, 2: 6.0, 3: 4.0, 4: 1.0})
+    assert [ask.to for ask in asks] == [[0, 1, 2], [3, 4]]
+    assert [value(mean) for mean in state.means] == [3.0, 4.0]
+    assert value(state.model) == 3.5
+
+
+def test_clients_go_on_from_their_groups_mean_unless_told_otherwise() -> None:
+    state = Record(model=model(3.5), means=[model(3.0), model(4.0)], memories=[{}, {}])
+    for keep_groups, expected in ((True, [3.0, 4.0]), (False, [3.5, 3.5])):
+        _, asks = play(FedRGD(keep_groups=keep_groups), state, copies=(1.0, 1.0), uploads={})
+        assert [value(ask.message["model"]) for ask in asks] == expected
+
+
+def test_a_group_without_an_answer_is_the_hubs_copy() -> None:
+    state, _ = play(FedRGD(), FedRGD().start(lambda name: model(0.0)), copies=(1.0, 7.0), uploads={3: 5.0})
+    assert [value(mean) for mean in state.means] == [1.0, 6.0]
+
+
+def test_groups_are_cut_by_number_and_miss_nobody() -> None:
+    active = [3, 4, 8, 11, 20]
+    assert [group(active, number, 2) for number in (0, 1)] == [[3, 4, 8], [11, 20]]
+    more_groups_than_clients = [group(active, number, 7) for number in range(7)]
+    assert [client for each in more_groups_than_clients for client in each] == active
+    assert max(map(len, more_groups_than_clients)) == 1
+
+
+def test_the_rate_grows_and_falls_along_a_part_of_a_cosine() -> None:
+    method = FedRGD(rate=0.8, warm_up=0.5)
+    assert method.rate_of(hub(round=15, rounds=60)) == pytest.approx(0.4 * math.cos(7 / 16 * math.pi * 14 / 60))
+    assert method.rate_of(hub(round=60, rounds=60)) == pytest.approx(0.8 * math.cos(7 / 16 * math.pi * 59 / 60))
+    assert FedRGD(rate=0.8, warm_up=0.0).rate_of(hub(round=1)) == 0.8
+
+
+def test_fedrgd_refuses_a_hub_without_labels() -> None:
+    with pytest.raises(ConfigError, match="FedRGD needs labelled images at the hub"):
+        FedRGD().check([Declared(3, 5)], hub_labels=0)

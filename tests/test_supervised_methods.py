@@ -1,0 +1,496 @@
+"""Federated methods on labels at the clients, each against what its authors' equations give by hand.
+
+On quadratics the methods run as they are, through hub, gate and executor, but for the loss: a client's images are all
+alike, and their pixels say where its optimum lies (the second ten) and how steep the way there is (the first ten). The
+ten output biases of the model are what is optimised.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import grad
+
+from fedglean import tree
+from fedglean.augment import Recipe
+from fedglean.config import configure, make_method
+from fedglean.data.dataset import Dataset
+from fedglean.data.federation import divide
+from fedglean.data.partition import Split
+from fedglean.engines.batches import Setting
+from fedglean.engines.here import Deliver, Here, Kept
+from fedglean.engines.loop import Loop
+from fedglean.errors import ConfigError
+from fedglean.evaluate import Evaluator
+from fedglean.experiment import Experiment
+from fedglean.folder import Progress
+from fedglean.method import Batch, Declared, Hub, Me, Method, Sample
+from fedglean.methods import fedavgm, fednova, fedprox, scaffold, vrl_sgd
+from fedglean.methods.common import epochs_managed, supervised
+from fedglean.methods.fedavgm import FedAvgM
+from fedglean.methods.fednova import FedNova, gradients_in
+from fedglean.methods.fedprox import FedProx
+from fedglean.methods.heterofl import HeteroFL, narrowed, scaled
+from fedglean.methods.scaffold import Scaffold
+from fedglean.methods.vrl_sgd import VRLSGD
+from fedglean.models import Architecture, Model
+from fedglean.run import play_round, run
+from fedglean.testing import check_method
+from fedglean.testing.compare import difference
+from fedglean.testing.faults import DAMAGES, chain, drop, poison
+from fedglean.testing.trial import Watched, play, served, small_experiment
+from fedglean.tree import Tree
+
+Vector = NDArray[np.float64]
+
+PROX = FedProx(active=1.0, epochs=2, proximity_weight=0.1, stragglers=0.5)
+NOVA = FedNova(active=1.0, epochs=2, stragglers=0.5)
+SCAFFOLD = Scaffold(active=1.0, epochs=1)
+VRL = VRLSGD(period=3, batch=4, rate=0.05)
+MOMENTUM = FedAvgM(active=1.0, epochs=1)
+FULL_WIDTH = replace(make_method(configure("heterofl-semifl")), active=1.0, epochs=1, batch=10)  # type: ignore[type-var]
+HETERO = HeteroFL(active=1.0, epochs=1)
+
+CASES: dict[str, tuple[Method, str]] = {
+    "fedprox": (PROX, "static"),
+    "fednova": (NOVA, "static"),
+    "fednova with every momentum": (
+        replace(NOVA, momentum=0.9, proximity_weight=0.1, global_momentum=0.5, annealed=True),
+        "running",
+    ),
+    "scaffold": (SCAFFOLD, "static"),
+    "scaffold clipped": (replace(SCAFFOLD, clip=1.0, global_rate=0.5), "running"),
+    "vrl-sgd": (VRL, "static"),
+    "vrl-sgd warmed up": (replace(VRL, warm_up=True), "running"),
+    "fedavgm": (MOMENTUM, "static"),
+    "heterofl-semifl": (FULL_WIDTH, "static"),
+    "heterofl": (HETERO, "static"),
+    "heterofl with drawn widths": (replace(HETERO, dynamic=True, widths="1,0.5", mask=False), "running"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_method_keeps_the_contract(name: str) -> None:
+    method, norm = CASES[name]
+    check_method(method, norm=norm, rounds=2)
+
+
+@pytest.mark.parametrize("method", [PROX, NOVA, SCAFFOLD, VRL, MOMENTUM, HETERO], ids=lambda it: type(it).__name__)
+def test_labels_at_the_hub_alone_are_refused_with_the_way_out(method: Method) -> None:
+    with pytest.raises(ConfigError, match="needs clients with labels; 'hub-only'"):
+        method.check([Declared(0, 5), Declared(0, 0)], hub_labels=20)
+    method.check([Declared(1, 5), Declared(0, 9)], hub_labels=0)
+
+
+COUNTS = np.array([2, 5, 3, 7, 4])
+SHARES = COUNTS / COUNTS.sum()
+EQUAL = np.ones(5)
+RATE = 0.15
+PIXELS = np.random.default_rng(0).integers(0, 256, (5, 1, 4, 5), dtype=np.uint8)
+CURVATURE: Vector = 1 + PIXELS.reshape(5, 20)[:, :10] / 255
+PLACES: Vector = 6 * (PIXELS.reshape(5, 20)[:, 10:] / 255) - 3
+ONE_BY_ONE = {"batch": 1, "view": "plain"}
+
+
+def quadratic(model: Model, batch: Batch, frozen: Tree) -> Tensor:
+    pixels = batch.labelled.images.flatten(1).mean(0)
+    curvature, optimum = 1 + pixels[:10], 6 * pixels[10:] - 3
+    return 0.5 * (curvature * (model.parameters["output.bias"] - optimum).square()).sum()
+
+
+@pytest.fixture
+def _quadratics(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fedprox, fednova, scaffold, vrl_sgd, fedavgm):
+        monkeypatch.setattr(module, "supervised", quadratic)
+
+
+on_quadratics = pytest.mark.usefixtures("_quadratics")
+
+
+def experiment(method: Method, deliver: Deliver = lambda envelope: [envelope], rounds: int = 40) -> Experiment:
+    """Five clients with 2, 5, 3, 7 and 4 labelled images, and one with four that nobody labelled."""
+    counts = [*COUNTS.tolist(), 4]
+    owner = np.repeat([0, 1, 2, 3, 4, 0], counts)
+    images, labels = torch.from_numpy(PIXELS[owner]), torch.arange(len(owner)) % 10
+    held, none = torch.split(torch.arange(len(owner)), counts), torch.zeros(0, dtype=torch.long)
+    split = Split(none, (*held[:5], none), (*[none] * 5, held[5]))
+    dataset = Dataset("quadratics", tuple("0123456789"), images, labels, images, labels, (0.0,), (1.0,), False, 0)
+    federation, truth = divide(dataset, split, torch.device("cpu"))
+    setting = Setting(Recipe((0.0,), (1.0,), False, 0), torch.float64)
+    config = configure("fedavg", model="mlp", rounds=rounds, dtype="float64", device="cpu", evaluate_every=rounds)
+    evaluator = Evaluator(images, labels, truth, setting)
+    return Experiment(
+        config, method, dataset, split, federation, evaluator, Here(federation, Loop(setting), deliver=deliver)
+    )
+
+
+def small_model(name: str) -> Model:
+    return Architecture("mlp", (1, 4, 5), 10, 0.001).initial(1, torch.float64)
+
+
+START: Vector = small_model("model").parameters["output.bias"].numpy()
+
+
+def train(method: Method, rounds: int = 40, deliver: Deliver = lambda envelope: [envelope]) -> tuple[Progress, float]:
+    """The progress after so many rounds, and how far c ever was from the mean of the c_k, where there are such."""
+    case = experiment(method, deliver, rounds)
+    progress, worst = Progress(0, method.start(small_model), Kept(), []), 0.0
+    for number in range(1, rounds + 1):
+        play_round(case, progress, number)
+        if "control" in progress.state:
+            worst = max(worst, imbalance(progress))
+    return progress, worst
+
+
+def imbalance(progress: Progress) -> float:
+    kept = [progress.kept.states.get(client) for client in range(5)]
+    own = np.stack([np.zeros(10) if state is None else state["output.bias"].numpy() for state in kept])
+    return float(np.abs(progress.state.control["output.bias"].numpy() - own.mean(0)).max())
+
+
+def bias(progress: Progress) -> Vector:
+    return np.asarray(progress.state.model.parameters["output.bias"])
+
+
+def optimum(weights: Vector) -> Vector:
+    """Where the weighted sum of the clients' quadratics is least."""
+    return np.asarray((weights[:, None] * CURVATURE * PLACES).sum(0) / (weights[:, None] * CURVATURE).sum(0))
+
+
+def visit(
+    client: int, start: Vector, steps: int, correction: Vector | float = 0.0, momentum: float = 0.0, pull: float = 0.0
+) -> Vector:
+    """One client's steps on its quadratic, written down once more."""
+    own, velocity = start.copy(), np.zeros(10)
+    for _ in range(steps):
+        velocity = momentum * velocity + CURVATURE[client] * (own - PLACES[client]) + correction
+        own = own - RATE * velocity - RATE * pull * (own - start)
+    return own
+
+
+def gap(progress: Progress, expected: Vector) -> float:
+    return float(np.abs(bias(progress) - expected).max())
+
+
+def test_the_gradient_of_fedprox_has_the_pull_added() -> None:
+    key = torch.tensor(0)
+    images = torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(3, 1, 4, 5)
+    sample = Sample((images,), torch.arange(3), torch.tensor([1, 7, 7]))
+    batch = Batch({"labelled": sample}, key, key, torch.tensor(0.1), key)
+    model, sent = small_model("model"), Architecture("mlp", (1, 4, 5), 10, 0.001).initial(2, torch.float64).parameters
+
+    def gradient(loss: Any) -> dict[str, Tensor]:
+        return grad(lambda weights: loss(model.with_parameters(weights), batch, {"sent": sent}))(model.parameters)
+
+    with_pull, without = gradient(FedProx(proximity_weight=0.3).loss), gradient(supervised)
+    for name, weight in model.parameters.items():
+        torch.testing.assert_close(with_pull[name], without[name] + 0.3 * (weight - sent[name]))
+
+
+@on_quadratics
+def test_fedprox_takes_the_steps_of_its_equation() -> None:
+    theta = START
+    for _ in range(2):
+        theta = SHARES @ np.stack([visit(k, theta, 2 * n, pull=0.7) for k, n in enumerate(COUNTS)])
+    method = FedProx(active=1.0, epochs=2, rate=RATE, proximity_weight=0.7, **ONE_BY_ONE)
+    assert gap(train(method, rounds=2)[0], theta) < 1e-12
+
+
+def test_stragglers_manage_any_number_of_epochs_and_the_others_all() -> None:
+    def managed(stragglers: float) -> list[int]:
+        empty: Any = None
+        return [epochs_managed(Me(0, empty, empty, None, key), 4, stragglers) for key in range(2000)]
+
+    assert set(managed(0.0)) == {4}
+    counts = np.bincount(managed(0.4), minlength=5)
+    assert counts[0] == 0 and np.abs(counts[1:] / 2000 - [0.1, 0.1, 0.1, 0.7]).max() < 0.03
+
+
+@pytest.mark.parametrize("steps", [1, 2, 17])
+def test_the_gradients_in_a_visit_are_counted_as_the_closed_forms_say(steps: int) -> None:
+    rho, pull = 0.9, 0.03
+    assert gradients_in(steps) == steps
+    with_momentum = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    assert math.isclose(gradients_in(steps, rho), with_momentum, rel_tol=1e-12)
+    assert math.isclose(gradients_in(steps, 0.0, pull), (1 - (1 - pull) ** steps) / pull, rel_tol=1e-12)
+
+
+@on_quadratics
+@pytest.mark.parametrize(("momentum", "pull", "hub"), [(0.0, 0.0, 0.0), (0.9, 0.0, 0.5), (0.8, 0.6, 0.0)])
+def test_fednova_goes_the_normalised_way(momentum: float, pull: float, hub: float) -> None:
+    theta, velocity = START, np.zeros(10)
+    for _ in range(3):
+        # Every gradient is 1 on a slope: how far a client gets there is how many gradients are in its way.
+        counted = np.array([slope(n, momentum, RATE * pull) for n in COUNTS])
+        ways = np.stack([(theta - visit(k, theta, n, 0.0, momentum, pull)) / counted[k] for k, n in enumerate(COUNTS)])
+        effective = SHARES @ (COUNTS if pull else counted)
+        velocity = hub * velocity + effective * (SHARES @ ways)
+        theta = theta - velocity
+    settings = {"momentum": momentum, "proximity_weight": pull, "global_momentum": hub, **ONE_BY_ONE}
+    assert gap(train(FedNova(active=1.0, epochs=1, rate=RATE, **settings), rounds=3)[0], theta) < 1e-12
+
+
+def slope(steps: int, momentum: float, pull: float) -> float:
+    place = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1
+        place = place - velocity - pull * place
+    return -place
+
+
+@on_quadratics
+def test_fednova_ends_at_its_own_fixed_point_far_nearer_to_the_optimum_than_fedavg() -> None:
+    """Where sum_k p_k d_k = 0: a client's way from theta is 1 - (1 - rate * curvature)^steps of that to its optimum."""
+    rate = RATE / 3
+    reach = 1 - (1 - rate * CURVATURE) ** COUNTS[:, None]
+    weight = SHARES[:, None] * reach / COUNTS[:, None]
+    fixed = (weight * PLACES).sum(0) / weight.sum(0)
+    nova = train(FedNova(active=1.0, epochs=1, rate=rate, **ONE_BY_ONE), rounds=50)[0]
+    average = train(FedProx(active=1.0, epochs=1, rate=rate, proximity_weight=0.0, **ONE_BY_ONE), rounds=50)[0]
+    assert gap(nova, fixed) < 1e-5
+    assert 0.01 < gap(nova, optimum(SHARES)) < gap(average, optimum(SHARES)) / 2
+
+
+QUADRATIC_SCAFFOLD = Scaffold(active=1.0, epochs=1, rate=RATE, **ONE_BY_ONE)
+QUADRATIC_VRL = VRLSGD(period=6, rate=RATE, **ONE_BY_ONE)
+
+
+@on_quadratics
+def test_scaffold_takes_the_steps_of_its_algorithm() -> None:
+    """With c_k and c as printed, K the client's own number of steps."""
+    theta, control, own = START, np.zeros(10), np.zeros((5, 10))
+    for _ in range(3):
+        ends = np.stack([visit(k, theta, n, control - own[k]) for k, n in enumerate(COUNTS)])
+        new = own - control + (theta - ends) / (COUNTS[:, None] * RATE)
+        theta, control, own = theta + 0.9 * (ends - theta).mean(0), control + (new - own).mean(0), new
+    assert gap(train(replace(QUADRATIC_SCAFFOLD, global_rate=0.9), rounds=3)[0], theta) < 1e-12
+
+
+@on_quadratics
+@pytest.mark.parametrize(("active", "rounds"), [(1.0, 40), (0.5, 150)])
+def test_scaffold_finds_the_optimum_of_all_clients_whatever_their_steps_and_whoever_comes(
+    active: float, rounds: int
+) -> None:
+    progress, worst = train(replace(QUADRATIC_SCAFFOLD, active=active), rounds)
+    assert gap(progress, optimum(EQUAL)) < 1e-8
+    assert worst < 1e-12
+
+
+@on_quadratics
+def test_without_corrections_the_same_clients_miss_it() -> None:
+    plain = FedAvgM(active=1.0, epochs=1, rate=RATE, global_momentum=0.0, weigh_by="nothing", **ONE_BY_ONE)
+    assert gap(train(plain)[0], optimum(EQUAL)) > 0.1
+
+
+@on_quadratics
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_vrl_sgd_takes_the_steps_of_the_printed_recursion(warm_up: bool) -> None:
+    """Delta_k += (mean - own) / (k rate), and steps by gradient - Delta_k."""
+    theta, delta = START, np.zeros((5, 10))
+    for number in range(4):
+        steps = 1 if warm_up and number == 0 else 6
+        ends = np.stack([visit(k, theta, steps, -delta[k]) for k in range(5)])
+        theta = ends.mean(0)
+        delta = delta + (theta - ends) / (steps * RATE)
+    assert gap(train(replace(QUADRATIC_VRL, warm_up=warm_up), rounds=4)[0], theta) < 1e-12
+
+
+@on_quadratics
+def test_vrl_sgd_finds_the_optimum_of_all_clients() -> None:
+    progress, worst = train(QUADRATIC_VRL)
+    assert gap(progress, optimum(EQUAL)) < 1e-8
+    assert worst < 1e-12
+
+
+@on_quadratics
+def test_scaffold_with_everybody_and_equal_steps_is_vrl_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "COUNTS", np.full(5, 6))
+    both = [train(method, rounds=5)[0] for method in (QUADRATIC_SCAFFOLD, QUADRATIC_VRL)]
+    assert gap(both[0], bias(both[1])) < 1e-12
+    assert gap(both[0], START) > 0.1
+
+
+@on_quadratics
+@pytest.mark.parametrize("method", [QUADRATIC_SCAFFOLD, QUADRATIC_VRL], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize("name", ["not a number", "absurd"])
+def test_a_refused_upload_costs_a_round_but_not_the_optimum(method: Method, name: str) -> None:
+    faults = chain(poison(DAMAGES[name], (5, 2), (9, 3)), drop((1, 0), (2, 0), (11, 4)))
+    progress, worst = train(method, 50, faults)
+    assert [line["round"] for line in progress.history if line["refused"]] == [5, 9]
+    assert worst < 1e-12
+    assert gap(progress, optimum(EQUAL)) < 1e-8
+
+
+@on_quadratics
+@pytest.mark.parametrize(("weigh_by", "weights"), [("images", SHARES), ("nothing", EQUAL / 5)])
+def test_fedavgm_moves_by_momentum_at_the_hub(weigh_by: str, weights: Vector) -> None:
+    theta, velocity = START, np.zeros(10)
+    for _ in range(4):
+        mean = weights @ np.stack([visit(k, theta, n, momentum=0.3) for k, n in enumerate(COUNTS)])
+        velocity = 0.6 * velocity + (theta - mean)
+        theta = theta - velocity
+    method = FedAvgM(
+        active=1.0, epochs=1, rate=RATE, global_momentum=0.6, momentum=0.3, weigh_by=weigh_by, **ONE_BY_ONE
+    )
+    assert gap(train(method, rounds=4)[0], theta) < 1e-12
+
+
+@on_quadratics
+def test_the_row_of_semifls_table_clips_decays_and_keeps_nesterov_momentum_at_clients() -> None:
+    theta, hub, kept = START, np.zeros(10), np.zeros((5, 10))
+    for number in range(3):
+        rate = RATE * 0.5 * (1 + math.cos(math.pi * number / 3))
+        ends = np.zeros((5, 10))
+        for k, steps in enumerate(COUNTS):
+            own = theta.copy()
+            for _ in range(steps):
+                gradient = CURVATURE[k] * (own - PLACES[k])
+                gradient = gradient * min(1.0, 1.0 / (np.linalg.norm(gradient) + 1e-6)) + 5e-4 * own
+                kept[k] = 0.9 * kept[k] + gradient
+                own = own - rate * (gradient + 0.9 * kept[k])
+            ends[k] = own
+        hub = 0.5 * hub + (theta - ends.mean(0))
+        theta = theta - hub
+    method = replace(FULL_WIDTH, rate=RATE, **ONE_BY_ONE)  # type: ignore[arg-type]
+    assert gap(train(method, rounds=3)[0], theta) < 1e-12
+
+
+def drawn(name: str, shape: tuple[int, int, int] = (1, 12, 12), width: float = 1.0) -> Model:
+    return Architecture(name, shape, 10, width).initial(3, torch.float64)
+
+
+def pictures(count: int = 6) -> Tensor:
+    return torch.sin(torch.arange(count * 144, dtype=torch.float64) ** 1.5).reshape(count, 1, 12, 12)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "resnet8", "mlp"])
+def test_a_narrow_model_is_the_wide_one_with_its_last_channels_dead(name: str) -> None:
+    wide = drawn(name)
+    narrow = narrowed(wide, 0.25)
+    assert narrow.size() < wide.size() / 3
+    alive = {leaf: torch.zeros_like(value) for leaf, value in wide.parameters.items()}
+    for leaf, value in narrow.parameters.items():
+        alive[leaf][tuple(slice(size) for size in value.shape)] = value
+    torch.testing.assert_close(narrow(pictures()), wide.with_parameters(alive)(pictures()))
+
+
+def test_the_scaler_divides_what_enters_each_norm() -> None:
+    model, x = narrowed(drawn("cnn"), 0.25), pictures()
+    p = {name: value if "norm" not in name else value + 0.1 for name, value in model.parameters.items()}
+    for layer in ("1", "2"):
+        # The epsilon of batch norm is all that tells a divided input from a whole one: so it is made large.
+        x = F.conv2d(1e-2 * x, p[f"conv{layer}.weight"], padding=1) / 0.25
+        x = F.batch_norm(x, None, None, p[f"norm{layer}.weight"], p[f"norm{layer}.bias"], training=True)
+        x = 1e2 * F.max_pool2d(F.relu(x), 2) if layer == "1" else F.max_pool2d(F.relu(x), 2)
+    expected = F.linear(x.flatten(1), p["output.weight"], p["output.bias"])
+    shrunk = {name: 1e-2 * value if name == "conv1.weight" else value for name, value in p.items()}
+    found = scaled(model.with_parameters(shrunk))(pictures())
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert (model.with_parameters(shrunk)(pictures()) - expected).abs().max() > 1e-3
+
+
+def test_the_scaler_divides_hidden_units_where_there_is_no_norm() -> None:
+    model, x = narrowed(drawn("lenet"), 0.5), pictures()
+    p = model.parameters
+    for name, padding in (("conv1", 2), ("conv2", 0)):
+        x = F.max_pool2d(F.relu(F.conv2d(x, p[f"{name}.weight"], p[f"{name}.bias"], padding=padding) / 0.5), 2)
+    x = x.flatten(1)
+    for name in ("hidden1", "hidden2"):
+        x = F.relu(F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"]) / 0.5)
+    torch.testing.assert_close(scaled(model)(pictures()), F.linear(x, p["output.weight"], p["output.bias"]))
+
+
+def test_unknown_classes_have_output_zero_in_the_loss() -> None:
+    model, key, label = drawn("cnn"), torch.tensor(0), [1, 7, 7, 2, 1, 2]
+    known = torch.tensor([float(kind in label) for kind in range(10)], dtype=torch.float64)
+    batch = Batch({"labelled": Sample((pictures(),), key, torch.tensor(label))}, key, key, key, key)
+    logits = model(pictures()).numpy().copy()
+    logits[:, [kind for kind in range(10) if kind not in label]] = 0.0
+    expected = np.mean([np.log(np.exp(row).sum()) - row[kind] for row, kind in zip(logits, label, strict=True)])
+    assert math.isclose(float(HETERO.loss(model, batch, {"known": known})), expected, rel_tol=1e-12)
+
+
+def one_round(method: HeteroFL, norm: str = "static") -> tuple[Model, Model, dict[int, dict[str, Tensor]], Experiment]:
+    """The model before, the one after, the narrow models that the clients sent, and the federation."""
+    case = served(small_experiment(method, norm=norm, rounds=1), kind=Watched)
+    assert isinstance(case.placement, Watched)
+    before, after = case.start().model, play(case).state.model
+    sent = {
+        envelope.client: tree.named(part)
+        for envelope in case.placement.uploads
+        for name, part in envelope.upload.trees.items()
+        if name.startswith("model of")
+    }
+    return before, after, sent, case
+
+
+@pytest.mark.parametrize("widths", ["1,0.5,0.25", "0.5,0.25"])
+def test_an_element_is_the_mean_over_its_owners_and_without_one_as_it_was(widths: str) -> None:
+    before, after, sent, case = one_round(replace(HETERO, widths=widths))
+    shares = [float(width) for width in widths.split(",")]
+    assert set(sent) == {client for client, held in enumerate(case.federation.labelled) if len(held)}
+    untouched = 0
+    for name, old in before.parameters.items():
+        expected = old.numpy().copy()
+        for place in np.ndindex(*old.shape):
+            values = []
+            for client, part in sent.items():
+                inside = all(index < size for index, size in zip(place, part[name].shape, strict=True))
+                classes = set(case.federation.labelled[client].label.tolist())  # type: ignore[union-attr]
+                if inside and (not name.startswith("output") or place[0] in classes):
+                    values.append(float(part[name][place]))
+            untouched += not values
+            expected[place] = np.mean(values) if values else expected[place]
+        np.testing.assert_allclose(after.parameters[name].numpy(), expected, rtol=1e-12)
+    narrow = {client: part["conv2.weight"].shape[0] for client, part in sent.items()}
+    assert narrow == {client: math.ceil(32 * shares[client % len(shares)]) for client in sent}
+    assert untouched > 0 if widths == "0.5,0.25" else untouched < before.parameters["output.weight"].numel()
+
+
+def test_only_narrow_models_travel() -> None:
+    case = small_experiment(replace(HETERO, widths="0.5,0.25"), norm="layer", rounds=1)
+    line, model = play(case).history[0], case.start().model
+    size = [8 * narrowed(model, share).size() for share in (0.5, 0.25)]
+    labelled = [client for client, held in enumerate(case.federation.labelled) if len(held)]
+    assert line["bytes_down"] == 4 * sum(size)
+    assert line["bytes_up"] == sum(size[client % 2] + 8 * 10 for client in labelled)
+
+
+def test_at_full_width_and_unmasked_it_is_the_equal_average() -> None:
+    settings: dict[str, Any] = {"active": 1.0, "epochs": 1, "rate": 0.1, "momentum": 0.9, "decay": 5e-4, "clip": 1.0}
+    hetero = HeteroFL(widths="1", mask=False, staircase=False, **settings)
+    average = FedAvgM(global_momentum=0.0, weigh_by="nothing", **settings)
+    models = [play(small_experiment(method, rounds=2)).state.model for method in (hetero, average)]
+    assert difference(*models, 1e-12) is None
+
+
+def test_the_rate_falls_twice() -> None:
+    def rates(method: HeteroFL) -> Sequence[float]:
+        hubs = [Hub(number, 400, None, (), 0) for number in (1, 150, 151, 250, 251, 400)]  # type: ignore[arg-type]
+        return [method.rate_of(hub) for hub in hubs]
+
+    assert rates(HETERO) == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+    assert set(rates(replace(HETERO, staircase=False))) == {0.1}
+
+
+@pytest.mark.parametrize("widths", ["", "1,0", "2", "half", "1,,0.5"])
+def test_widths_that_mean_nothing_are_refused(widths: str) -> None:
+    with pytest.raises(ConfigError, match="widths are numbers above 0 and up to 1"):
+        HeteroFL(widths=widths)
+
+
+def test_scaffold_is_five_points_ahead_of_fedavg_after_ten_rounds_with_clients_that_are_unlike() -> None:
+    """Digits by Dirichlet 0.1, all labelled, four of ten clients a round; seven to 23 points with seeds 0 to 5."""
+    corrected = configure("scaffold", data="digits", rounds=10, evaluate_every=10, executor="loop")
+    options: dict[str, Any] = {"split": asdict(corrected.split), "model": asdict(corrected.model)}
+    alike = {name: corrected.settings[name] for name in ("active", "epochs", "batch", "rate", "view")}
+    plain = configure("fedavg", data="digits", rounds=10, evaluate_every=10, executor="loop", settings=alike, **options)
+    assert run(corrected).last.accuracy >= run(plain).last.accuracy + 0.05
