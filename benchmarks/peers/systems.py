@@ -24,6 +24,7 @@ class System:
 SYSTEMS = (
     System("fedglean stack", "with_fedglean", "stack"),
     System("fedglean loop", "with_fedglean", "loop"),
+    System("fedglean loop, 2 workers", "with_fedglean", "workers"),
     System("by hand", "by_hand"),
     System("pfl", "with_pfl", requirement="pfl[pytorch]==0.6.0"),
     System("FedLab", "with_fedlab", requirement="fedlab==1.3.0"),

@@ -28,7 +28,7 @@ class Task:
 
 TASKS = {
     "S1": Task("S1", (1, 28, 28), samples=60, active=10, rate=0.01, turn=10, contrast=6.0),
-    "S2": Task("S2", (3, 32, 32), samples=50, active=50, rate=0.1, turn=1, contrast=20.0),
+    "S2": Task("S2", (3, 32, 32), samples=50, active=50, rate=0.1, turn=1, contrast=17.0),
 }
 
 

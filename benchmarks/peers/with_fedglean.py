@@ -4,6 +4,7 @@ The two networks are no models of the package: they are written in its words her
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from task import Task, arguments
 from torch import Tensor
@@ -39,6 +40,13 @@ NETS: dict[str, tuple[str, Callable[[Layers, Tensor], Tensor]]] = {
 }
 
 
+EXECUTORS: dict[str, dict[str, Any]] = {
+    "stack": {"executor": "stack"},
+    "loop": {"executor": "loop"},
+    "workers": {"executor": "loop", "placement": "workers", "workers": 2, "block": 5},
+}
+
+
 def experiment(task: Task, data: str, executor: str) -> Experiment:
     """The task as a user would configure it."""
     name, net = NETS[task.name]
@@ -51,7 +59,7 @@ def experiment(task: Task, data: str, executor: str) -> Experiment:
             model=name,
             rounds=ROUNDS,
             evaluate_every=ROUNDS,
-            executor=executor,
+            **EXECUTORS[executor],
             device="cpu",
             active=task.active / task.clients,
             epochs=1,
@@ -67,11 +75,12 @@ def main() -> None:
     ready = experiment(task, str(folder / "own.npz"), executor)
     progress = Progress(0, ready.start(), Kept(), [])
     turns = Turns(task, "fedglean", "torch")
-    while True:
-        line = play_round(ready, progress, progress.done + 1)
-        assert line is not None and line["answered"] == task.active and not line["refused"]
-        if turns.enough():
-            break
+    with ready.placement:
+        while True:
+            line = play_round(ready, progress, progress.done + 1)
+            assert line is not None and line["answered"] == task.active and not line["refused"]
+            if turns.enough():
+                break
     turns.end(ready.evaluator.test(ready.method.predictors(progress.state))["accuracy"]["model"])
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.augment import view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Setting, batches
+from fedglean.engines.signature import signature_of
+from fedglean.engines.trace import Step
 from fedglean.errors import FedgleanError
 from fedglean.method import Predict, Statistics, Talk, Train, Trained, probabilities
 from fedglean.randomness import fold, fold_int
@@ -100,6 +103,7 @@ class Loop:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.steps: dict[Any, Step] = {}
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         """What each party of a block returned."""
@@ -135,14 +139,20 @@ class Loop:
         )
 
     def _train(self, request: Train, key: int) -> Trained:
-        step = request.stepper()
         models, memory = _laid_out(tree.trainable(request.models), CPU_ORDER), request.start_memory()
-        totals: dict[str, Tensor] = {}
+        leaves, structure = pytree.tree_flatten((models, memory))
+        state: Sequence[Tensor] = leaves
+        frozen = pytree.tree_leaves(dict(request.frozen))
+        signature, totals = signature_of(request), dict[str, Tensor]()
         for batch in batches(request, key, self.setting):
-            models, memory, metrics = step(models, memory, _laid_out(batch, CPU_ORDER), request.frozen)
+            if signature not in self.steps:
+                self.steps[signature] = Step(request.stepper(), models, memory, batch, dict(request.frozen))
+            step = self.steps[signature]
+            new = step(state, pytree.tree_leaves(_laid_out(batch, CPU_ORDER)), frozen)
+            state, metrics = new[: len(state)], dict(zip(step.names, new[len(state) :], strict=True))
             totals = {name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()}
         means = {name: float(total) / max(1, request.length) for name, total in totals.items()}
-        models, memory = (_laid_out(part, torch.contiguous_format) for part in (models, memory))
+        models, memory = _laid_out(pytree.tree_unflatten(state, structure), torch.contiguous_format)
         return Trained(models, memory, request.length, means)
 
     def _predict(self, request: Predict, key: int, observe: Observer | None) -> Any:

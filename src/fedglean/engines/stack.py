@@ -7,7 +7,6 @@ the group can be cut to half its width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,14 +15,14 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedglean import tree
 from fedglean.augment import view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.graph import fused
 from fedglean.engines.lanes import Trainer
 from fedglean.engines.loop import Call, Loop, Party, side_by_side
-from fedglean.method import Predict, Statistics, Stream, Train, Trained, probabilities
+from fedglean.engines.signature import signature_of
+from fedglean.method import Predict, Statistics, Train, Trained, probabilities
 from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
@@ -49,7 +48,7 @@ class Stack(Loop):
         single = [part for some in parts for part in some]
         groups: dict[Any, list[int]] = {}
         for place, call in enumerate(single):
-            groups.setdefault(_signature(call.request), []).append(place)
+            groups.setdefault(signature_of(call.request), []).append(place)
         answers: dict[int, Any] = {}
         for signature, places in groups.items():
             answers |= zip(places, self._group([single[place] for place in places], signature), strict=True)
@@ -149,31 +148,9 @@ def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
     return sums
 
 
-def _signature(request: Any) -> Any:
-    """Requests of one signature can be served together."""
-    if isinstance(request, Train):
-        what = request.step or (request.loss, replace(request.sgd, rate=0.0))  # type: ignore[type-var]
-        trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
-        leaves, shape = pytree.tree_flatten(trees)
-        streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
-        return "train", what, shape, tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
-    if isinstance(request, Predict):
-        return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
-    if isinstance(request, Statistics):
-        return "statistics", id(request.model), request.batch
-    return "other", id(request)
-
-
 def _on_cuda(request: Any) -> bool:
     """One training alone gains nothing from a stack, but everything from being captured."""
     return isinstance(request, Train) and next(iter(request.streams.values())).images.index.is_cuda
-
-
-def _drawing(stream: Stream) -> tuple[Any, ...]:
-    """What lanes must have in common to be drawn for together; how many images there are is each client's business."""
-    store, label = stream.images.store, stream.images.label
-    known = None if label is None else (label.shape[1:], label.dtype)
-    return stream.views, stream.batch, stream.draw, id(store), known
 
 
 def _one_by_one(models: Tree) -> bool:

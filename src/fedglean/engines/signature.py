@@ -1,0 +1,31 @@
+"""What requests must have in common to be served together, or by the same written-down step."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from fedglean import tree
+from fedglean.method import Predict, Statistics, Stream, Train
+
+
+def signature_of(request: Any) -> Any:
+    """Requests of one signature can be served together."""
+    if isinstance(request, Train):
+        what = request.step or (request.loss, replace(request.sgd, rate=0.0))  # type: ignore[type-var]
+        trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
+        leaves, shape = pytree.tree_flatten(trees)
+        streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
+        return "train", what, shape, tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
+    if isinstance(request, Predict):
+        return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
+    if isinstance(request, Statistics):
+        return "statistics", id(request.model), request.batch
+    return "other", id(request)
+
+
+def _drawing(stream: Stream) -> tuple[Any, ...]:
+    """What lanes must have in common to be drawn for together; how many images there are is each client's business."""
+    store, label = stream.images.store, stream.images.label
+    known = None if label is None else (label.shape[1:], label.dtype)
+    return stream.views, stream.batch, stream.draw, id(store), known
