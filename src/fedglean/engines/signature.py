@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
@@ -16,12 +17,18 @@ def signature_of(request: Any) -> Any:
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
-        return "train", what, shape, tuple((leaf.shape, leaf.dtype) for leaf in leaves), streams
+        return "train", what, shape, tuple(map(_kind, leaves)), streams
     if isinstance(request, Predict):
         return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
     if isinstance(request, Statistics):
         return "statistics", id(request.model), request.batch
     return "other", id(request)
+
+
+def _kind(leaf: Any) -> tuple[Any, ...]:
+    if not isinstance(leaf, Tensor):
+        raise TypeError(f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}")
+    return leaf.shape, leaf.dtype
 
 
 def _drawing(stream: Stream) -> tuple[Any, ...]:

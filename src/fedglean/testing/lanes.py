@@ -58,7 +58,7 @@ class TwoLanes(Loop):
 
 
 def _two_lanes(lane: Tree) -> Tree:
-    return tree.map(lambda leaf: torch.stack([_tensor(leaf), _scaled(leaf)]), lane)
+    return tree.map(lambda leaf: torch.stack([leaf, _scaled(leaf)]), lane)
 
 
 def _side_by_side(batch: Batch, other: Batch) -> Batch:
@@ -68,12 +68,6 @@ def _side_by_side(batch: Batch, other: Batch) -> Batch:
 
 def _first_lane(lanes: Tree) -> Tree:
     return tree.map(lambda leaf: leaf[0].clone(), lanes)
-
-
-def _tensor(leaf: Any) -> Tensor:
-    if not isinstance(leaf, Tensor):
-        raise TypeError(f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}")
-    return leaf
 
 
 def _scaled(leaf: Tensor) -> Tensor:
