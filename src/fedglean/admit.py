@@ -65,7 +65,7 @@ class Form:
 
     @cached_property
     def norm(self) -> float:
-        return float(_length(self.row))
+        return _length(self.row)
 
     def row_of(self, sent: Tree) -> Tensor:
         """The numbers of another tree of this form, in the same order."""
@@ -177,7 +177,7 @@ class Gate:
         if not row.numel():
             return
         expected = name in self.expected
-        moved = float(row.abs().max() if expected else _length(row - form.row))
+        moved = float(row.abs().max()) if expected else _length(row - form.row)
         if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
         if expected and moved > (limit := self.expected[name][1] * max(1, declared.total)):
@@ -186,10 +186,10 @@ class Gate:
             raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
 
 
-def _length(row: Tensor) -> Tensor:
-    """Of float32 numbers the squares may be too large for float32."""
-    length: Tensor = torch.linalg.vector_norm(row, dtype=torch.float64)
-    return length
+def _length(row: Tensor) -> float:
+    """Of large float32 numbers the squares are too large for float32; then, and only then, in float64."""
+    length = float(torch.linalg.vector_norm(row))
+    return length if math.isfinite(length) else float(torch.linalg.vector_norm(row, dtype=torch.float64))
 
 
 def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:

@@ -15,8 +15,8 @@ from fedglean.engines.graph import Lifted
 from fedglean.method import Batch
 from fedglean.tree import Tree
 
-#: Writing a step down takes as long as some hundred steps gain by it.
-OFTEN = 200
+#: Writing a small step down takes as long as some fifty steps gain by it.
+OFTEN = 50
 
 
 class Step:
