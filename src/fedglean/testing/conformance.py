@@ -6,6 +6,7 @@ where to look. A method that passes may be run by every executor and placement, 
 
 import dataclasses
 import functools
+import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from fedglean import tree
 from fedglean.admit import Envelope
 from fedglean.data.images import Images
 from fedglean.engines.stack import Stack
+from fedglean.engines.workers import Workers
 from fedglean.evaluate import logits
 from fedglean.experiment import Experiment
 from fedglean.folder import Progress
@@ -165,8 +167,13 @@ def check_lifting(case: Case) -> None:
 
 
 def check_stacked(case: Case) -> None:
-    other = play(served(case.experiment, Stack))
-    close(case, other, "clients that are stacked into one tensor program give another result than one by one")
+    """In blocks of four, each of them one tensor program; in worker processes where the system has them."""
+    stacked = served(case.experiment, Stack, block=4)
+    close(case, play(stacked), "clients that are stacked into one tensor program give another result than one by one")
+    if "fork" in multiprocessing.get_all_start_methods():
+        sent_out = served(case.experiment, Stack, Workers, block=4, workers=2)
+        with sent_out.placement:
+            close(case, play(sent_out), "clients that are served by worker processes give another result than here")
 
 
 def check_poisoned_neighbour(case: Case) -> None:
