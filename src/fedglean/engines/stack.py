@@ -40,7 +40,10 @@ class Stack(Loop):
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         self._trainer.parties = len(parties)
-        return side_by_side(parties, self._answer_parties)
+        try:
+            return side_by_side(parties, self._answer_parties)
+        finally:
+            self._trainer.parties = 0
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """Requests of one signature are served at once, whoever they are from."""
