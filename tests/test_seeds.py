@@ -159,6 +159,8 @@ def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypat
     assert (tmp_path / "pair/curves.png").exists() and RunFolder(tmp_path / "pair/seed-1").config().seed == 1
     again = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
     assert again.exit_code == 0 and "pair was finished already" in again.output
+    wrong = CliRunner().invoke(cli.app, ["predict", "pair", "some.png"])
+    assert wrong.exit_code == 4 and "pair/seed-0" in wrong.output
 
 
 def test_seeds_on_workers_are_run_one_after_the_other() -> None:

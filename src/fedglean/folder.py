@@ -40,6 +40,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoint")
+        if (path / "seeds.json").is_file():
+            raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
         if not (path / "config.toml").is_file():
             raise StorageError(f"{path} is not a run folder: it has no config.toml")
 

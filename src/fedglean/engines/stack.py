@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from fedglean import tree
 from fedglean.augment import view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
@@ -110,15 +111,18 @@ class Stack(Loop):
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
         model, device = requests[0].model, requests[0].images.index.device
-        sums = {name: zero.new_zeros(len(requests), *zero.shape) for name, zero in model.empty_sums().items()}
+        empty = model.empty_sums()
+        sums = torch.zeros(
+            len(requests), sum(zero.numel() for zero in empty.values()), dtype=torch.float64, device=device
+        )
         for size, row in self._rows_of_equal_size(requests):
             pixels = torch.cat([requests[place].images.pixels(part) for place, part in row])
             unused = torch.zeros(len(pixels), dtype=torch.long, device=device)
             made = view("plain", pixels, unused, self.setting.recipe, self.setting.dtype)
             found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row], device=device)
-            sums = {name: total.index_add(0, places, found[name]) for name, total in sums.items()}
-        return [{name: total[place] for name, total in sums.items()} for place in range(len(requests))]
+            sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
+        return [tree.from_row(empty, own) for own in sums]
 
     def _rows_of_equal_size(self, requests: Sequence[Statistics]) -> Iterator[tuple[int, list[tuple[int, Tensor]]]]:
         """(size, [(party, which of its images)]), as many batches at once as memory likes."""
