@@ -10,7 +10,7 @@ same images in batches ten times as large.
 
 What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
 
-Prints a table and writes benchmarks/results/clients.json. Every phase is warmed up once and timed with the device
+Prints a table and writes benchmarks/results/clients.json. All phases are warmed up, then each is timed with the device
 synchronised, so phases add up to a little more than a round takes. Under `loop` the clients train one epoch of the
 five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels are the fastest ones, unless
 `--deterministic` asks for those that repeat their last bits.
@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from rich.table import Table
 
 from fedglean.config import configure
 from fedglean.data.images import Images
-from fedglean.engines.batches import Deck, Lane
+from fedglean.engines.batches import Deck, Lane, Setting
 from fedglean.engines.loop import Loop, Party
 from fedglean.engines.stack import Stack
 from fedglean.experiment import Experiment, prepare
@@ -143,15 +144,14 @@ def shared(work: list[Train]) -> Train:
 
 
 def timed(work: Callable[[], Any], repeat: int) -> float:
-    """Median seconds, after one call that does not count."""
+    """Median seconds."""
     taken = []
-    for turn in range(repeat + 1):
+    for _ in range(repeat):
         wait()
         began = time.perf_counter()
         work()
         wait()
-        if turn:
-            taken.append(time.perf_counter() - began)
+        taken.append(time.perf_counter() - began)
     return sorted(taken)[len(taken) // 2]
 
 
@@ -161,33 +161,34 @@ def wait() -> None:
 
 
 def measured(experiment: Experiment, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Seconds by phase and executor. All of them are warmed up before the first is timed."""
     setting = experiment.placement.executor.setting
     stack, loop = Stack(setting), Loop(setting)
     work = requests(experiment, options.confident)
     lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
-    steps = range(max(lane.length for lane in lanes))
-    phases: dict[str, dict[str, float]] = {}
-    for name, some in work.items():
-        phases[name] = {"stack": timed(lambda some=some: stack.run(parties(some)), options.repeat)}
-        if not options.skip_loop:
-            epochs = some[0].epochs if name == "train" else 1
-            shorter = [replace(each, epochs=1) for each in some] if name == "train" else some
-            phases[name]["loop"] = epochs * timed(lambda some=shorter: loop.run(parties(some)), 1)
-    stride = max(1, setting.images_at_once // (len(lanes) * lanes[0].images_a_step))
-    cuts = [range(begin, min(begin + stride, steps.stop)) for begin in range(0, steps.stop, stride)]
-
-    def deal() -> None:
-        deck = Deck(lanes, setting)
-        for cut in cuts:
-            deck.deal(cut)
-
-    phases["of which augmentation"] = {"stack": timed(deal, options.repeat)}
-    phases["test"] = {
-        "stack": timed(lambda: experiment.evaluator.test({"model": work["label"][0].models}), options.repeat)
-    }
-    bound = shared(work["train"])
-    phases["bound: one shared model"] = {"stack": timed(lambda: stack.run(parties([bound])), options.repeat)}
+    stacked = {name: partial(run, stack, some) for name, some in work.items()}
+    stacked["of which augmentation"] = partial(deal, lanes, setting)
+    stacked["test"] = partial(experiment.evaluator.test, {"model": work["label"][0].models})
+    stacked["bound: one shared model"] = partial(run, stack, [shared(work["train"])])
+    epochs, work["train"] = work["train"][0].epochs, [replace(each, epochs=1) for each in work["train"]]
+    looped = {} if options.skip_loop else {name: partial(run, loop, some) for name, some in work.items()}
+    for warm_up in (*stacked.values(), *looped.values()):
+        warm_up()
+    phases = {name: {"stack": timed(each, options.repeat)} for name, each in stacked.items()}
+    for name, each in looped.items():
+        phases[name]["loop"] = timed(each, 1) * (epochs if name == "train" else 1)
     return phases
+
+
+def run(executor: Loop, some: list[Any]) -> None:
+    executor.run(parties(some))
+
+
+def deal(lanes: list[Lane], setting: Setting) -> None:
+    deck, steps = Deck(lanes, setting), max(lane.length for lane in lanes)
+    stride = max(1, setting.images_at_once // (len(lanes) * lanes[0].images_a_step))
+    for begin in range(0, steps, stride):
+        deck.deal(range(begin, min(begin + stride, steps)))
 
 
 def parties(some: list[Any]) -> list[Party]:
