@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fedglean.augment import Recipe, view
 from fedglean.data.images import Images
-from fedglean.engines.batches import Setting, batches, epoch_length
+from fedglean.engines.batches import Deck, Lane, Setting, at, batches, epoch_length
 from fedglean.method import Batch, Stream, Train
 from fedglean.randomness import bits, fold_int
 from fedglean.sgd import SGD
@@ -167,3 +168,30 @@ def test_the_key_of_a_request_names_all_its_randomness() -> None:
         batches(request, fold_int(1, 2), SETTING), batches(request, fold_int(1, 2), SETTING), strict=True
     ):
         assert_same_batch(one, other)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 25), min_size=1, max_size=5),
+    steps=st.lists(st.integers(1, 12), min_size=5, max_size=5),
+    draw=st.sampled_from(["shuffled", "with-replacement"]),
+    begin=st.integers(0, 9),
+)
+def test_lanes_dealt_together_get_what_each_of_them_gets_alone(
+    counts: list[int], steps: list[int], draw: str, begin: int
+) -> None:
+    source = images(30)
+    lanes = [
+        Lane(
+            train({"data": Stream(source.subset(torch.arange(30) < count), ("strong", "plain"), 4, draw)}, steps=many),
+            key,
+        )
+        for key, (count, many) in enumerate(zip(counts, steps, strict=False))
+    ]
+    several = Deck(lanes, SETTING).deal(range(begin, begin + 6))
+    for place, lane in enumerate(lanes):
+        alone = list(batches(lane.train, lane.key, SETTING))
+        for row, number in enumerate(range(begin, begin + 6)):
+            own = alone[min(number, lane.length - 1)]  # a lane that is done repeats its last step
+            pairs = zip(tree_leaves(at(several, row, place)), tree_leaves(own), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs)
