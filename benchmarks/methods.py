@@ -162,10 +162,10 @@ def row(config: Config, floors: list[Config], scores: dict[str, dict[str, Any]])
     if not tried or "accuracy" not in own:
         return own
     floor, found = max(tried, key=lambda each: fmean(each[1]["accuracy"]))
-    gains = [mine - its for mine, its in zip(own["accuracy"], found["accuracy"], strict=True)]
+    gains = [round(mine - its, 2) for mine, its in zip(own["accuracy"], found["accuracy"], strict=True)]
     return own | {
         "floor": {"method": floor.method, "settings": dict(floor.settings), **found},
-        "gain": {"mean": fmean(gains), "within": half_width(gains), "by_seed": [round(gain, 2) for gain in gains]},
+        "gain": {"mean": fmean(gains), "within": half_width(gains), "by_seed": gains},
     }
 
 
