@@ -49,7 +49,7 @@ def test_there_is_a_preset_for_every_cell() -> None:
         ("semifl/cifar100-10000-iid", {"best": 72.1}),
         ("semifl/partially-cifar10-250", {"best": 42.4}),
         ("semifl/fully-svhn", {"best": 97.3}),
-        ("semifl/fedavg-all-cifar100-k2", {"best": 3.1}),
+        ("semifl/heterofl-cifar100-k2", {"best": 3.1}),
         ("semifl/table2-parallel-batch-k2", {"best": 41.01}),
         ("semifl/table3-hub-250-iid", {"best": 86.3}),
         ("semifl/table5-1-epoch-iid", {"best": 88.9}),
@@ -78,9 +78,9 @@ def test_semifl_beats_the_labels_alone_and_stays_below_all_labels(cell: str) -> 
     data = cell.partition("-")[0]
     for spread in SPREADS:
         assert best(f"semifl/partially-{cell}") < best(f"semifl/{cell}-{spread}") < best(f"semifl/fully-{data}")
-    assert best(f"semifl/{cell}-k2") > best(f"semifl/fedavg-all-{data}-k2")
+    assert best(f"semifl/{cell}-k2") > best(f"semifl/heterofl-{data}-k2")
     for spread in SPREADS[1:]:
-        assert best(f"semifl/{cell}-{spread}") < best(f"semifl/fedavg-all-{data}-{spread}")
+        assert best(f"semifl/{cell}-{spread}") < best(f"semifl/heterofl-{data}-{spread}")
 
 
 @pytest.mark.parametrize("spread", ["k2", "iid"])

@@ -9,12 +9,11 @@ with equal weights.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.losses import cross_entropy, lanes, mix_ratio
+from fedglean.losses import cross_entropy, lanes, masked_cross_entropy, mix_ratio
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import supervised, with_momentum, with_statistics
 from fedglean.models import Model
@@ -174,5 +173,4 @@ class SemiFL(Method):
         weak, strong = batch.images.views
         confidence, label = model(weak).detach().softmax(-1).max(-1)
         mask = (confidence >= self.threshold).to(weak.dtype)
-        losses = F.cross_entropy(model(strong), label, reduction="none")
-        return (losses * mask).sum() / mask.sum().clamp(min=1), {"confident": mask.mean()}
+        return masked_cross_entropy(model(strong), label, mask, over="masked"), {"confident": mask.mean()}
