@@ -1,0 +1,340 @@
+"""What `fedglean deploy` starts: Flower's own commands, each printed before it runs.
+
+Telemetry, update check and the installation of an app's dependencies are off in all of them. A hub has its Flower
+files in the run folder under flower/, a branch in its state folder.
+"""
+
+import ctypes
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedglean.checkpoint import make_folder, write_whole
+from fedglean.config import Config, read_toml, resolve, to_toml
+from fedglean.errors import ConfigError, RoundError, StorageError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+#: No dependencies: with any, a SuperLink that was started otherwise would install them anew for every run.
+APP = """\
+[project]
+name = "fedglean-federation"
+version = "1.0.0"
+description = "fedglean's two apps; the package itself is installed on every machine."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedglean"
+
+[tool.flwr.app.components]
+serverapp = "fedglean.deploy.apps:server_app"
+clientapp = "fedglean.deploy.apps:client_app"
+
+[tool.flwr.app.config]
+hub = ""
+"""
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Address:
+    host: str
+    port: int
+
+    @classmethod
+    def read(cls, text: str) -> "Address":
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f"'{text}' is no address; write it as host:port, such as hub.example.org:8000")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def near(self) -> "Address":
+        """How this machine itself reaches what listens there."""
+        return Address("127.0.0.1", self.port) if self.host == "0.0.0.0" else self
+
+
+@dataclass(frozen=True)
+class HubOptions:
+    """`keys` is a folder that `make_hub_keys` made, None for a federation without any protection."""
+
+    images: Path
+    out: Path
+    branches: int
+    listen: Address
+    keys: Path | None
+    admit: Sequence[Path]
+    deadline: float
+    grace: float
+    gathering: float
+
+    def save(self, path: Path) -> None:
+        paths = {"images": str(self.images.resolve()), "out": str(self.out.resolve())}
+        keys = None if self.keys is None else str(self.keys.resolve())
+        admit = [str(each.resolve()) for each in self.admit]
+        content = {**asdict(self), **paths, "listen": str(self.listen), "keys": keys, "admit": admit}
+        write_whole(path, json.dumps(content, indent=1).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> "HubOptions":
+        try:
+            own = json.loads(path.read_bytes())
+            places = {"images": Path(own["images"]), "out": Path(own["out"]), "listen": Address.read(own["listen"])}
+            keys = None if own["keys"] is None else Path(own["keys"])
+            return cls(**{**own, **places, "keys": keys, "admit": [Path(each) for each in own["admit"]]})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{path} cannot be read ({error}); start the hub with all its options again") from error
+
+
+def is_federation(out: Path) -> bool:
+    """Whether a hub was started with this run folder."""
+    return _options(out).exists()
+
+
+def resume_hub(out: Path, show: Show) -> int:
+    """Start the hub as it was started before; a run that is finished needs none."""
+    if (out / "model.safetensors").exists():
+        show(f"{out} was finished already")
+        return 0
+    layer = read_toml(out / "flower" / "hub.toml")
+    return run_hub(resolve(layer.get("method"), layer), replace(HubOptions.load(_options(out)), out=out), show)
+
+
+def _options(out: Path) -> Path:
+    return out / "flower" / "options.json"
+
+
+def run_hub(config: Config, options: HubOptions, show: Show) -> int:
+    """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit code."""
+    need_flower()
+    _end_tidily()
+    work = options.out.resolve() / "flower"
+    home = work / "home"
+    for folder in (home, work / "app"):
+        make_folder(folder)
+    write_whole(work / "app" / "pyproject.toml", APP.encode())
+    write_whole(work / "hub.toml", to_toml(config).encode())
+    write_whole(work / "hub.json", json.dumps(_hosting(options, work / "hub.toml")).encode())
+    write_whole(work / "journal.jsonl", b"")
+    options.save(_options(options.out))
+    write_whole(home / "config.toml", _connection(options).encode())
+    flower = Tools(home, show)
+    if options.keys is None:
+        show(f"no protection: whoever reaches {options.listen} can read all that is sent, and take part")
+    with flower.started(superlink_command(options, work / "state.db"), work / "superlink.log") as link:
+        _wait_for(options.listen.near, link)
+        for public in options.admit if options.keys else ():
+            _register(flower, public)
+        flower.run(
+            ["flwr", "run", str(work / "app"), "hub", "--run-config", f"hub={json.dumps(str(work / 'hub.json'))}"]
+        )
+        return _follow(work / "journal.jsonl", link, show)
+
+
+def superlink_command(options: HubOptions, database: Path) -> list[str]:
+    command = ["flower-superlink", "--host", options.listen.host, "--port", str(options.listen.port)]
+    command += ["--database", str(database), "--disable-runtime-dependency-installation"]
+    if options.keys is None:
+        return [*command, "--insecure"]
+    files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+    for option, name in files.items():
+        command += [f"--ssl-{option}", str(_there(options.keys / name))]
+    return [*command, "--enable-supernode-auth"]
+
+
+def supernode_command(
+    number: int, name: str, images: Path, state: Path, hub: Address, authority: Path | None, key: Path | None
+) -> list[str]:
+    own = {"number": number, "name": name, "images": str(images.resolve()), "state": str(state.resolve())}
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())
+    command = ["flower-supernode", "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(_free_port())]
+    command += ["--node-config", config]
+    if authority is None or key is None:
+        return [*command, "--insecure"]
+    return [*command, "--root-certificates", str(_there(authority)), "--auth-supernode-private-key", str(_there(key))]
+
+
+def run_branch(command: Sequence[str], state: Path, show: Show, give_up: float = 600.0, pause: float = 5.0) -> int:
+    """A SuperNode, started again whenever it ends: for a minute after a crash Flower refuses a node that comes back."""
+    need_flower()
+    _end_tidily()
+    make_folder(state / "flower")
+    flower, failing = Tools(state / "flower", show), None
+    while True:
+        began = time.monotonic()
+        with flower.started(command, None) as node:
+            code = node.wait()
+        now = time.monotonic()
+        failing = now if now - began > 120 else failing or began
+        if now - failing > give_up:
+            show(f"the node could not stay with the hub for {give_up:g} s; giving up")
+            return 1
+        show(f"the node ended with status {code}; starting it again in {pause:g} s")
+        time.sleep(pause)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Flower's commands, with everything off that would call home."""
+
+    home: Path
+    show: Show
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        beside = Path(sys.executable).parent  # where pip put Flower's commands, which start each other by name
+        path = os.pathsep.join([str(beside), os.environ.get("PATH", "")])
+        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.home.resolve())}
+
+    @contextmanager
+    def started(self, command: Sequence[str], log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
+        """A process that ends when this block does, and when this process is killed."""
+        self._print(command)
+        with open(log or os.devnull, "ab") as file:
+            output: Any = {"stdout": file, "stderr": subprocess.STDOUT} if log else {}
+            process = subprocess.Popen(
+                list(command), env=self.environment, start_new_session=True, preexec_fn=_die_with_parent, **output
+            )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+    def run(self, command: Sequence[str]) -> str:
+        self._print(command)
+        done = subprocess.run(list(command), env=self.environment, capture_output=True, text=True, timeout=180)
+        if done.returncode:
+            raise StorageError(
+                f"'{shlex.join(command)}' failed: {' '.join((done.stdout + done.stderr).split())[-600:]}"
+            )
+        return done.stdout
+
+    def _print(self, command: Sequence[str]) -> None:
+        own = {**QUIET, "FLWR_HOME": str(self.home.resolve())}
+        self.show("$ " + " ".join([*(f"{name}={value}" for name, value in own.items()), shlex.join(command)]))
+
+
+def _hosting(options: HubOptions, config: Path) -> dict[str, Any]:
+    from fedglean.deploy.hub import Hosting
+
+    return asdict(
+        Hosting(
+            config=str(config.resolve()),
+            images=str(options.images.resolve()),
+            out=str(options.out.resolve()),
+            branches=options.branches,
+            deadline=options.deadline,
+            grace=options.grace,
+            gathering=options.gathering,
+        )
+    )
+
+
+def _connection(options: HubOptions) -> str:
+    """For `flwr run`, which goes to the SuperLink as anybody else would."""
+    text = f'[superlink]\ndefault = "hub"\n\n[superlink.hub]\naddress = "{options.listen.near}"\n'
+    if options.keys is None:
+        return text + "insecure = true\n"
+    return text + f"root-certificates = {json.dumps(str((options.keys / 'ca.crt').resolve()))}\n"
+
+
+def _register(flower: Tools, public: Path) -> None:
+    try:
+        flower.run(["flwr", "supernode", "register", str(_there(public)), "hub"])
+    except StorageError as error:
+        if "already" not in str(error):
+            raise
+
+
+def _follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
+    """Show what the run tells until it tells its exit code."""
+    with open(journal, encoding="utf-8") as file:
+        text = ""
+        while True:
+            text += file.read()
+            *whole, text = text.split("\n")
+            for line in map(json.loads, whole):
+                show(line["told"])
+                if "code" in line:
+                    return int(line["code"])
+            if link.poll() is not None:
+                raise RoundError(f"the SuperLink ended with status {link.returncode}; its log is beside {journal}")
+            time.sleep(0.2)
+
+
+def _wait_for(address: Address, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex((address.host, address.port)) == 0:
+                return
+        if process.poll() is not None:
+            raise RoundError(f"the SuperLink ended with status {process.returncode}; is {address} in use?")
+        time.sleep(0.1)
+    raise RoundError(f"the SuperLink does not listen on {address} after {seconds:g} s")
+
+
+def _end_tidily() -> None:
+    """To be terminated is to be interrupted: what was started is ended, with all that it started."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Politely, then not; a process of Flower's may outlive the one that started it, and is in its group."""
+    for kind, wait in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, kind)
+            process.wait(wait)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _die_with_parent() -> None:
+    """Linux alone can be asked for this: a process whose starter was killed is ended too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"there is no {path}; 'fedglean deploy keys' makes keys and certificates")
+    return path.resolve()
+
+
+def need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise ConfigError("a federation needs Flower; install it with: pip install 'fedglean[deploy]'") from None

@@ -1,0 +1,100 @@
+"""The folders of one party: the hub has hub/CLASS and perhaps test/CLASS, a branch has what clients/NAME would hold.
+
+Read one by one they give the same images in the same order as `data.folders` reads from all of them together, so that
+a federation can be rehearsed as a simulation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedglean.data.dataset import Dataset
+from fedglean.data.folders import _classes, _File, _held, _hold_out, _labelled, _pixels, _subfolders
+from fedglean.data.images import Images
+from fedglean.data.own import UNKNOWN
+from fedglean.data.partition import Split
+from fedglean.deploy.branch import Holdings
+from fedglean.deploy.wire import Declaration
+from fedglean.errors import DataError
+
+
+def branch_images(folder: Path) -> Holdings:
+    """Labelled are the images in folders that are called like one of the hub's classes."""
+
+    def read(classes: Sequence[str]) -> tuple[Images, Images]:
+        files = list(_held(folder, 0, tuple(classes))) if folder.is_dir() else []
+        if not files:
+            raise DataError(f"{folder} holds no images")
+        store, labels = torch.from_numpy(_pixels(files)), torch.tensor([file.label for file in files])
+        known = labels != UNKNOWN
+        (mine,), (its,) = known.nonzero(as_tuple=True), (~known).nonzero(as_tuple=True)
+        return Images(store, mine, labels[mine]), Images(store, its)
+
+    return read
+
+
+@dataclass(frozen=True)
+class HubImages:
+    """What the hub itself has: images to train on, perhaps none, and images to test on."""
+
+    classes: tuple[str, ...]
+    images: Tensor
+    labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.test_images.shape[1:])
+
+    def dataset(self, declared: Sequence[Declaration]) -> Dataset:
+        """The hub's images beside what the branches declared, of which a split needs no more than the numbers."""
+        total = len(self.images) + sum(each.labelled + each.unlabelled for each in declared)
+        pixels = self.images.long()
+        sums, squares = (part.sum(dim=(0, 2, 3)).tolist() for part in (pixels, pixels * pixels))
+        for each in declared:
+            sums, squares = ([a + b for a, b in zip(*pair, strict=True)]
+                             for pair in ((sums, each.sums), (squares, each.squares)))  # fmt: skip
+        mean, std = normalisation(total * self.shape[1] * self.shape[2], sums, squares)
+        return Dataset("folder", self.classes, self.images, self.labels, self.test_images, self.test_labels,
+                       mean, std, False, min(self.shape[1:]) // 8, split_of(len(self.images), declared))  # fmt: skip
+
+
+def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
+    """As `data.folders` reads the hub's part. A hub without labels needs test/CLASS, which then names the classes."""
+    if not (root / "hub").is_dir() and not (root / "test").is_dir():
+        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS; put some labelled images there")
+    tested = [folder.name for folder in _subfolders(root / "test")]
+    classes = _classes(root, []) if _subfolders(root / "hub") else tuple(tested)
+    hub = list(_labelled(root / "hub", classes))
+    if tested:
+        test = list(_labelled(root / "test", classes))
+    else:
+        hub, test = _hold_out(root, hub, classes, test_fraction)
+    images = torch.from_numpy(_pixels([*hub, *test]))
+    labels, test_labels = (_labels(part) for part in (hub, test))
+    return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels)
+
+
+def _labels(files: list[_File]) -> Tensor:
+    return torch.from_numpy(np.array([file.label for file in files], dtype=np.int64))
+
+
+def normalisation(pixels: int, sums: Sequence[int], squares: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """Mean and deviation a channel of pixels in 0..1, as `channel_statistics` has them; exact up to the last step."""
+    mean = tuple(each / (255 * pixels) for each in sums)
+    variances = [(pixels * b - a * a) / (255 * pixels) ** 2 for a, b in zip(sums, squares, strict=True)]
+    return mean, tuple(sqrt(each) or 1.0 for each in variances)
+
+
+def split_of(hub: int, declared: Sequence[Declaration]) -> Split:
+    """Who holds how many. The hub has never seen a branch's image: an index beyond its own stands for one."""
+    counts = [count for each in declared for count in (each.labelled, each.unlabelled)]
+    parts = torch.split(torch.arange(sum(counts)) + hub, counts)
+    names = tuple(each.name for each in declared)
+    return Split(torch.arange(hub), tuple(parts[::2]), tuple(parts[1::2]), names)

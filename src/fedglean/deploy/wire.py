@@ -1,0 +1,245 @@
+"""What hub and branches tell each other, as bytes: tensors in safetensors, all else in JSON, a checksum over both.
+
+| letter        | from   | holds                                                                                  |
+|---------------|--------|----------------------------------------------------------------------------------------|
+| `Question`    | hub    | who are you? with the classes                                                          |
+| `Declaration` | branch | its number, how many images, their shape, two sums a channel for mean and deviation    |
+| `Order`       | hub    | an `Ask` for one branch, with what only this one is told                               |
+| `Broadcast`   | hub    | what all are sent, beside the order                                                    |
+| `Answer`      | branch | the upload's trees, weights and report; two counts of pseudo-labels; or why there is none |
+
+Nothing is ever unpickled, nothing that a branch sends chooses code or architecture at the hub, and whatever cannot be
+read is `Malformed`, with the reason.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+
+import torch
+
+from fedglean import tree
+from fedglean.augment import Recipe
+from fedglean.checkpoint import pack, unpack
+from fedglean.config import Config, make_method, resolve
+from fedglean.data.dataset import Dataset
+from fedglean.engines.batches import Setting
+from fedglean.errors import FedgleanError
+from fedglean.method import Method, Talk, Upload
+from fedglean.tree import Record, Tree
+
+T = TypeVar("T")
+
+#: Of a letter without tensors.
+SMALL = 1 << 20
+#: One message of Flower's; the hub is trusted with as much.
+LARGEST = (1 << 31) - 1
+
+
+class Malformed(Exception):
+    """A letter that cannot be read, in a sentence."""
+
+
+class Unable(Exception):
+    """Why a branch cannot answer, in words that tell nothing of its files: the hub reads them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a run that a branch must know, so that it can be asked without having been told anything before."""
+
+    method: str
+    settings: dict[str, Any]
+    strong: str
+    dtype: str
+    threads: int
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    flip: bool
+    pad: int
+
+    @classmethod
+    def of(cls, config: Config, dataset: Dataset) -> Self:
+        own = config.method, dict(config.settings), config.strong, config.engine.dtype, config.engine.threads
+        return cls(
+            *own, list(dataset.classes), list(dataset.mean), list(dataset.std), bool(dataset.flip), int(dataset.pad)
+        )
+
+    def make_method(self) -> Method:
+        """The method, its settings checked as those of a user are."""
+        return make_method(resolve(self.method, {"settings": self.settings, "strong": self.strong}))
+
+    def setting(self) -> Setting:
+        recipe = Recipe(tuple(self.mean), tuple(self.std), self.flip, self.pad, self.strong)
+        return Setting(recipe, {"float32": torch.float32, "float64": torch.float64}[self.dtype])
+
+
+@dataclass(frozen=True)
+class Question:
+    classes: list[str]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """`sums` and `squares` are of all pixels in 0..255, a whole number a channel."""
+
+    number: int
+    name: str
+    labelled: int
+    unlabelled: int
+    shape: list[int]
+    sums: list[int]
+    squares: list[int]
+
+
+@dataclass(frozen=True)
+class Order:
+    """`version` is the state that the branch goes on from, `settled` the one that the hub may still go back to."""
+
+    run: str
+    round: int
+    ask: int
+    client: int
+    key: int
+    function: str
+    labelled: int
+    unlabelled: int
+    plan: Plan
+    version: str = ""
+    settled: str = ""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What all who are asked are sent: a letter of its own, so that Flower takes it once."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An upload, or none: the branch had nothing to say, or could not (`error`).
+
+    `version` is the new state that it keeps. `seen` and `trusted` count its pseudo-labels.
+    """
+
+    round: int
+    ask: int
+    client: int
+    version: str = ""
+    seen: int = 0
+    trusted: int = 0
+    uploads: bool = False
+    report: dict[str, Any] | None = None
+    error: str = ""
+
+
+def written(letter: Any, content: Tree = None) -> bytes:
+    return pack(content, **{type(letter).__name__: asdict(letter)})
+
+
+def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
+    """A letter of that kind and the tree that came with it."""
+    if len(content) > limit:
+        raise Malformed(f"{len(content)} bytes, where at most {limit} were to be expected")
+    try:
+        body, notes = unpack(content, Path("it"))
+        return _letter(kind, notes[kind.__name__]), body
+    except Exception as error:  # whatever a hostile letter trips over
+        raise Malformed(_sentence(error)) from error
+
+
+def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
+    """A branch's answer. It holds tensors by name and no model: what those mean, the hub knows from what it asked."""
+    try:
+        header = json.loads(content[8 : 8 + min(limit, int.from_bytes(content[:8], "little"))])
+        json.loads(json.loads(header["__metadata__"]["fedglean"])["tree"], object_hook=_refuse_models)
+    except Exception as error:
+        raise Malformed(_sentence(error)) from error
+    answer, body = read(Answer, content, limit)
+    if not answer.uploads:
+        return answer, None
+    try:
+        keep = Record(version=answer.version) if answer.version else None
+        return answer, Upload(weight=dict(body["weights"]), keep=keep, report=answer.report, **body["trees"])
+    except Exception as error:
+        raise Malformed(_sentence(error)) from error
+
+
+def trees_of(upload: Upload) -> Tree:
+    """What of an upload is sent: tensors by name, and weights that are numbers or such trees too."""
+    trees = {name: tree.named(part) for name, part in upload.trees.items()}
+    weights = {name: upload.weight(name) for name in upload.trees}
+    plain = {name: each if isinstance(each, int | float) else tree.named(each) for name, each in weights.items()}
+    return {"trees": trees, "weights": plain}
+
+
+def function_name(client: Callable[..., Talk], method: Method) -> str:
+    """The client's side of an exchange by name: one of the method's own functions, or one that methods share."""
+    if getattr(client, "__self__", None) is method:
+        return client.__name__
+    name = f"{client.__module__}:{client.__qualname__}"
+    if _shared(name) is not client:
+        raise TypeError(f"{name} cannot be named to a branch: it is neither the method's own nor one of its package")
+    return name
+
+
+def function_of(name: str, method: Method) -> Callable[..., Talk]:
+    if ":" in name:
+        found: Any = _shared(name)
+    else:
+        own = isinstance(getattr(type(method), name, None), FunctionType) and not name.startswith("_")
+        found = getattr(method, name) if own else None
+    if found is None:
+        raise Malformed(f"there is no client function '{name}' in {type(method).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def _shared(name: str) -> FunctionType | None:
+    """A function of the methods' package and of no other."""
+    module, _, own = name.partition(":")
+    if not module.startswith("fedglean.methods."):
+        return None
+    found = getattr(importlib.import_module(module), own, None)
+    return found if isinstance(found, FunctionType) and found.__module__ == module else None
+
+
+def _refuse_models(node: dict[str, Any]) -> dict[str, Any]:
+    if "model" in node:
+        raise ValueError("a model where tensors were to be expected")
+    return node
+
+
+def _letter(kind: type[T], notes: Any) -> T:
+    hints = get_type_hints(kind)
+    if not isinstance(notes, Mapping) or notes.keys() != hints.keys():
+        raise ValueError(f"{kind.__name__} has fields {', '.join(hints)}")
+    for name, value in notes.items():
+        if not _fits(value, hints[name]):
+            raise ValueError(f"{name} is no {hints[name]}")
+    nested = {each.name: Plan for each in fields(kind) if hints[each.name] is Plan}  # type: ignore[arg-type]
+    return kind(**{name: _letter(Plan, value) if name in nested else value for name, value in notes.items()})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Plan:
+        return isinstance(value, Mapping)
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(each, get_args(hint)[0]) for each in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict)
+    if get_args(hint):  # a union
+        return any(_fits(value, each) for each in get_args(hint))
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error) if isinstance(error, FedgleanError | ValueError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300]

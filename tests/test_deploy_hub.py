@@ -1,0 +1,248 @@
+"""A hub and its branches read their own folders; together they are what a simulation reads from all of them."""
+
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from fedglean.config import configure, to_toml
+from fedglean.data.folders import from_folder
+from fedglean.deploy.branch import Branch
+from fedglean.deploy.commands import Address, HubOptions, superlink_command, supernode_command
+from fedglean.deploy.folders import branch_images, hub_images
+from fedglean.deploy.hub import Hosting, federate, serve
+from fedglean.deploy.keys import make_branch_key, make_hub_keys
+from fedglean.deploy.local import LocalGrid
+from fedglean.deploy.wire import Declaration, Question, read, written
+from fedglean.errors import ConfigError, DataError, RoundError, StorageError
+from fedglean.folder import RunFolder
+from fedglean.method import Mixture
+from fedglean.predict import predict
+from fedglean.result import Result
+from fedglean.run import run
+from fedglean.testing.compare import difference
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "semifl": {"epochs": 1, "threshold": 0.2, "active": 1.0},
+    "hassle": {"epochs": 1, "residual_steps": 1, "active": 1.0},
+    "fed-shvr": {"epochs": 1},
+}
+
+
+def picture(number: int, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray((load_digits_once().images[number] * 15.9).astype(np.uint8)).save(path)
+
+
+def load_digits_once(kept: list[Any] = []) -> Any:  # noqa: B006
+    if not kept:
+        kept.append(load_digits())
+    return kept[0]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """hub/CLASS, test/CLASS, clients/north without labels, clients/south with some."""
+    place, labels = tmp_path_factory.mktemp("images"), load_digits_once().target
+    for number in range(60):
+        picture(number, place / "hub" / str(labels[number]) / f"{number}.png")
+    for number in range(60, 100):
+        picture(number, place / "test" / str(labels[number]) / f"{number}.png")
+    for number in range(100, 140):
+        picture(number, place / "clients" / "north" / "scans" / f"{number}.png")
+    for number in range(140, 180):
+        kind = str(labels[number]) if number < 155 else "unlabelled"
+        picture(number, place / "clients" / "south" / kind / f"{number}.png")
+    return place
+
+
+def branches(root: Path, state: Path) -> list[Branch]:
+    return [
+        Branch(number, name, branch_images(root / "clients" / name), state / name)
+        for number, name in enumerate(("north", "south"))
+    ]
+
+
+def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Hosting:
+    config = configure(method, model="mlp", rounds=2, dtype="float64", **OPTIONS[method] | options)
+    path = out.with_suffix(".toml")
+    path.write_text(to_toml(config))
+    return Hosting(str(path), str(root), str(out), 2, deadline=1.0, grace=0.2, gathering=0.3)
+
+
+def models(result: Result) -> dict[str, Any]:
+    return {name: list(each.models) if isinstance(each, Mixture) else each for name, each in result.predictors.items()}
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_a_federation_of_folders_is_the_simulation_of_them(method: str, root: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    result = federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", method), said.append)
+    options = OPTIONS[method] | {"device": "cpu", "executor": "loop", "dtype": "float64"}
+    simulated = run(configure(method, data="folder", data_root=root, model="mlp", rounds=2, **options))
+    found = difference(models(simulated), models(result), 1e-10)
+    assert found is None, found
+    accuracies = [[line["accuracy"] for line in each.history] for each in (simulated, result)]
+    assert accuracies[0] == accuracies[1] and result.classes == tuple("0123456789")
+    assert said[0] == "2 branches, 2 rounds of " + method and "2 trained" in said[1]
+
+
+def test_the_run_folder_is_that_of_a_simulation(root: Path, tmp_path: Path) -> None:
+    federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run"), lambda sentence: None)
+    shown = predict(
+        tmp_path / "run", [root / "test" / "3" / f"{load_digits_once().target[60:].tolist().index(3) + 60}.png"]
+    )
+    assert shown[0].label in "0123456789"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 < line["pseudo"]["confident_share"] <= 1 for line in lines if not line["final"])
+    assert (tmp_path / "run" / "curves.png").exists()
+    split = RunFolder(tmp_path / "run").split()
+    assert split.names == ("north", "south") and [len(part) for part in split.labelled] == [0, 15]
+
+
+class Stopping(LocalGrid):
+    """The hub is stopped when it sends out the orders of a round."""
+
+    round: str | None = None
+
+    def _push(self, message: Message) -> str:
+        name = super()._push(message)
+        if self.round is not None and message.metadata.group_id.startswith(self.round):
+            raise KeyboardInterrupt
+        return name
+
+
+@pytest.mark.parametrize("method", ["semifl", "fed-shvr"])
+def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
+    method: str, root: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    whole = federate(LocalGrid(branches(root, tmp_path / "a")), hosting(root, tmp_path / "whole", method), said.append)
+    grid = Stopping(branches(root, tmp_path / "b"))
+    grid.round = "2-"
+    plan = hosting(root, tmp_path / "stopped", method)
+    with pytest.raises(KeyboardInterrupt):
+        federate(grid, plan, said.append)
+    fresh = LocalGrid(branches(root, tmp_path / "b"))  # node ids mean nothing: these come in another order
+    fresh.apps = dict(zip((7, 8), reversed(fresh.apps.values()), strict=True))
+    result = federate(fresh, plan, said.append)
+    assert "going on after round 1 of 2" in said
+    assert difference(dict(whole.predictors), dict(result.predictors)) is None
+    kinds = [[line["round"] for line in each.history] for each in (whole, result)]
+    assert kinds[0] == kinds[1]
+
+
+def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path) -> None:
+    grid = LocalGrid(branches(root, tmp_path))
+    federate(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
+    with pytest.raises(StorageError, match="another configuration"):
+        federate(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
+
+
+def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: Path, tmp_path: Path) -> None:
+    grid, plan, said = Stopping(branches(root, tmp_path)), hosting(root, tmp_path / "run", quorum=1.0), []
+    grid.round = "2-"
+    with pytest.raises(KeyboardInterrupt):
+        federate(grid, plan, said.append)
+    other = branches(root, tmp_path)
+    other[1] = replace(other[1], images=branch_images(root / "clients" / "north"))
+    with pytest.raises(RoundError, match="1 of the 2"):
+        federate(LocalGrid(other), plan, said.append)
+    assert any("this run knows it with" in sentence for sentence in said)
+
+
+def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None:
+    for place, own in (("good", branches(root, tmp_path)), ("bad", branches(root, tmp_path)[:1])):
+        (tmp_path / place).mkdir()
+        path = tmp_path / place / "hub.json"
+        path.write_text(json.dumps(vars(hosting(root, tmp_path / place / "run"))))
+        if place == "good":
+            serve(LocalGrid(own), path)
+        else:
+            with pytest.raises(RoundError):
+                serve(LocalGrid(own), path)
+    good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
+    assert good[-1]["code"] == 0 and [line for line in good if "round   1 of 2" in line["told"]]
+    assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not come" in bad[-1]["told"]
+
+
+def _journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def test_each_party_reads_its_own_part_of_what_a_simulation_reads(root: Path, tmp_path: Path) -> None:
+    whole, hub = from_folder(root), hub_images(root)
+    declared = [
+        read(Declaration, branch.declare(written(Question(list(hub.classes)))))[0]
+        for branch in branches(root, tmp_path)
+    ]
+    own = hub.dataset(declared)
+    assert own.classes == whole.classes and own.pad == whole.pad
+    assert own.mean == pytest.approx(whole.mean, rel=1e-14) and own.std == pytest.approx(whole.std, rel=1e-14)
+    assert own.given is not None and whole.given is not None
+    for ours, theirs in zip(own.given.labelled + own.given.unlabelled, whole.given.labelled + whole.given.unlabelled):  # noqa: B905
+        assert len(ours) == len(theirs)
+
+
+def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "test").symlink_to(root / "test")
+    hub = hub_images(tmp_path)
+    assert len(hub.images) == 0 and hub.classes == tuple("0123456789") and hub.shape == [1, 8, 8]
+    with pytest.raises(DataError, match="neither hub/CLASS nor test/CLASS"):
+        hub_images(tmp_path / "nothing")
+
+
+def test_keys_are_for_their_owner_alone_and_are_not_overwritten(tmp_path: Path) -> None:
+    keys, public = (
+        make_hub_keys(tmp_path / "hub", ["hub.example.org", "10.0.0.7"]),
+        make_branch_key(tmp_path / "b" / "branch.key"),
+    )
+    for secret in (keys.key, tmp_path / "b" / "branch.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
+    with pytest.raises(StorageError, match="not overwritten"):
+        make_branch_key(tmp_path / "b" / "branch.key")
+
+
+def options(tmp_path: Path, keys: Path | None) -> HubOptions:
+    return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, [], 10, 5, 5)
+
+
+def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -> None:
+    keys = make_hub_keys(tmp_path / "keys", ["localhost"]).folder
+    make_branch_key(keys / "branch.key")
+    link = superlink_command(options(tmp_path, keys), tmp_path / "state.db")
+    assert "--enable-supernode-auth" in link and "--ssl-keyfile" in link and "--insecure" not in link
+    assert "--disable-runtime-dependency-installation" in link
+    node = supernode_command(1, "north", tmp_path, tmp_path, Address("hub", 8000), keys / "ca.crt", keys / "branch.key")
+    assert "--auth-supernode-private-key" in node and "--insecure" not in node
+    assert "--insecure" in superlink_command(options(tmp_path, None), tmp_path / "state.db")
+    with pytest.raises(ConfigError, match="there is no"):
+        superlink_command(options(tmp_path, tmp_path / "none"), tmp_path / "state.db")
+
+
+def test_options_of_a_hub_are_remembered(tmp_path: Path) -> None:
+    own = replace(options(tmp_path, tmp_path), admit=[tmp_path / "a.pub"])
+    own.save(tmp_path / "options.json")
+    assert HubOptions.load(tmp_path / "options.json") == own
+
+
+@pytest.mark.parametrize("text", ["", "hub", "hub:", ":8000", "hub:port", "hub:70000"])
+def test_an_address_is_a_host_and_a_port(text: str) -> None:
+    with pytest.raises(ConfigError, match="no address"):
+        Address.read(text)
+
+
+def test_the_package_does_without_flower() -> None:
+    """Importing the command line, and all that a simulation needs, imports no Flower."""
+    code = "import sys; sys.modules['flwr'] = None; import fedglean.cli, fedglean.testing, fedglean.deploy.branch"
+    subprocess.run([sys.executable, "-c", code], check=True)
