@@ -44,7 +44,8 @@ class Step:
 def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a moment to load, and short runs need none of it
 
-    traced = make_fx(function)(*leaves)
+    # Clones, for one tensor in two places, such as a model that is also what it was sent as, would be taken for one.
+    traced = make_fx(function)(*[leaf.clone() for leaf in leaves])
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
