@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedglean.admit import Admitted
 from fedglean.aggregate import Partial, Reply
 from fedglean.method import Upload
 from fedglean.methods.common import with_momentum
 from fedglean.models import Architecture, Model
+from fedglean.testing.trial import admitted
 
 MODEL = Architecture("mlp", (1, 2, 2), 2, width=0.001).initial(1)
 
@@ -25,7 +25,7 @@ def sent(values: list[float]) -> dict[str, Tensor]:
 def summed(*uploads: Upload, images: list[int] | None = None, keep_all: bool = False) -> Partial:
     sums = Partial()
     for client, upload in enumerate(uploads):
-        sums.include(client, Admitted.unseen(upload), (images or [1] * len(uploads))[client], keep_all)
+        sums.include(client, admitted(upload), (images or [1] * len(uploads))[client], keep_all)
     return sums
 
 
@@ -124,7 +124,7 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(clients: list[Any],
 def test_blocks_are_added_in_order_and_lose_nothing() -> None:
     first, second = summed(Upload(part=sent([1.0]), report={"loss": 1.0})), Partial()
     more = Upload(part=sent([2.0]), other=sent([3.0]), report={"loss": 3.0})
-    second.include(5, Admitted.unseen(more), 3, keep_all=True)
+    second.include(5, admitted(more), 3, keep_all=True)
     second.abstained.append(4)
     both = first + second
     assert (both.answered, both.abstained, both.counts) == ([0, 5], [4], {"part": 2, "other": 1})

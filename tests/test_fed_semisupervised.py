@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedglean.admit import Admitted
 from fedglean.aggregate import Partial, Reply
 from fedglean.config import configure, make_method
 from fedglean.data.partition import Split
@@ -35,7 +34,7 @@ from fedglean.methods.fed_mt import FedMT
 from fedglean.methods.fedsem import FedSem
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
-from fedglean.testing.trial import play
+from fedglean.testing.trial import admitted, play
 from fedglean.tree import Record
 
 FIXMATCH = FedFixMatch(active=1.0, epochs=1, labelled_batch=6, unlabelled_batch=8, threshold=0.2, rate=0.03)
@@ -318,7 +317,7 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
         assert isinstance(ask, Ask) and set(ask.message) == {"model"}
         sums = Partial()
         for client, gradient in enumerate((first, second)):
-            sums.include(client, Admitted.unseen(Upload(model=_moved(here, gradient))), 1, False)
+            sums.include(client, admitted(Upload(model=_moved(here, gradient))), 1, False)
         for name, value in live.items():
             value.grad = hubs[name] + 0.5 * (first[name] + second[name]) / 2
         torch.nn.utils.clip_grad_norm_(live.values(), 0.7)

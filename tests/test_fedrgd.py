@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedglean.admit import Admitted
 from fedglean.aggregate import Partial, Reply
 from fedglean.data.images import Images
 from fedglean.errors import ConfigError
@@ -16,6 +15,7 @@ from fedglean.method import Ask, Declared, Hub, Train, Trained, Upload
 from fedglean.methods.fedrgd import FedRGD, group
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
+from fedglean.testing.trial import admitted
 from fedglean.tree import Record
 
 METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
@@ -44,7 +44,7 @@ def reply(ask: Ask, uploads: dict[int, float]) -> Reply:
     sums = Partial()
     for client in ask.to:
         if client in uploads:
-            sums.include(client, Admitted.unseen(Upload(model=model(uploads[client]))), 5, keep_all=False)
+            sums.include(client, admitted(Upload(model=model(uploads[client]))), 5, keep_all=False)
     return Reply(sums, {"model": ask.message["model"]})
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedglean.data.folders import _chance, _File, _hold_out
+from fedglean.data.folders import File, _chance, hold_out
 from fedglean.data.sources import Dataset, load
 from fedglean.errors import ConfigError, DataError
 
@@ -126,8 +126,8 @@ def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path
 def test_every_class_keeps_an_image_on_both_sides(fraction: float, sizes: list[int]) -> None:
     root = Path("root")
     classes = tuple(f"class {number}" for number in range(len(sizes)))
-    hub = [_File(root / "hub" / classes[c] / f"{n}.png", c) for c, size in enumerate(sizes) for n in range(size)]
-    train, test = _hold_out(root, hub, classes, fraction)
+    hub = [File(root / "hub" / classes[c] / f"{n}.png", c) for c, size in enumerate(sizes) for n in range(size)]
+    train, test = hold_out(root, hub, classes, fraction)
     assert sorted(train + test, key=hub.index) == hub
     assert {file.label for file in train} == {file.label for file in test} == set(range(len(sizes)))
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.func import grad
 
 from fedglean import run
-from fedglean.admit import Admitted
 from fedglean.aggregate import Partial, Reply
 from fedglean.data.images import Images, Predictions
 from fedglean.errors import ConfigError
@@ -40,6 +39,7 @@ from fedglean.methods.sage import Sage, corrected
 from fedglean.models import Architecture, Model
 from fedglean.randomness import normal
 from fedglean.testing import check_method
+from fedglean.testing.trial import admitted
 from fedglean.tree import Record
 
 CASES: dict[str, tuple[Method, str]] = {
@@ -306,7 +306,7 @@ def test_cbafed_averages_with_older_weights_every_fifth_round_after_the_warm_up(
         asked.append((request.client.__name__, list(request.to)))
         sums = Partial()
         sent = Upload(model=shifted(request.message["model"], 1.0), counts=state.counts + 2)
-        sums.include(0, Admitted.unseen(sent), 1, False)
+        sums.include(0, admitted(sent), 1, False)
         return Reply(sums, {"model": origin, "counts": state.counts})
 
     for number in range(1, 14):
@@ -411,7 +411,7 @@ def test_proxyfl_averages_class_shares_slowly_and_tests_the_model_without_its_pr
         sums = Partial()
         weight = {"model": 5, "counts": 1.0}
         sent = Upload(model=request.message["model"], counts=counts, weight=weight)
-        sums.include(0, Admitted.unseen(sent), 5, True)
+        sums.include(0, admitted(sent), 5, True)
         return Reply(sums, {"model": request.message["model"], "counts": counts})
 
     hub = Hub(1, 20, images(0), (Declared(2, 3),), key=1)

@@ -99,13 +99,6 @@ class Admitted:
     leaves: dict[str, dict[str, Tensor]]
     rows: dict[str, Tensor]
 
-    @classmethod
-    def unseen(cls, upload: Upload) -> "Admitted":
-        """An upload that needs no gate: its own form is what was asked for."""
-        forms = {name: Form(part) for name, part in upload.trees.items()}
-        return cls(upload, forms, {name: each.leaves for name, each in forms.items()},
-                   {name: each.row for name, each in forms.items()})  # fmt: skip
-
     def as_asked(self) -> Upload:
         """The upload in the shape of what was asked for, whatever containers it came in."""
         trees = {name: tree.rebuild(form.tree, self.leaves[name]) for name, form in self.forms.items()}

@@ -50,16 +50,17 @@ class Tally:
 
 @dataclass
 class Evaluator:
-    """Holds the test set and the truth; watches pseudo-labels go by without telling anybody."""
+    """Holds the test set and, in a simulation, the truth; watches pseudo-labels go by without telling anybody."""
 
     test_images: Tensor
     test_labels: Tensor
-    truth: Truth
+    truth: Truth | None
     setting: Setting
     tally: Tally = field(default_factory=Tally)
 
     def watch(self, guess: Predictions) -> None:
         """Compare a client's pseudo-labels with the truth, where there is one."""
+        assert self.truth is not None, "there is nothing to compare with"
         truth = self.truth.labels[guess.images.index]
         known = truth >= 0
         right = (guess.probabilities.argmax(-1) == truth) & known

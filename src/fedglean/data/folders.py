@@ -31,7 +31,7 @@ _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
 
 
 @dataclass(frozen=True)
-class _File:
+class File:
     path: Path
     label: int
     owner: int = HUB
@@ -41,19 +41,19 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     """The federation that `root` describes."""
     if not root.is_dir():
         raise DataError(f"{root} is no folder; expected one with hub/CLASS, clients/NAME and perhaps test/CLASS in it")
-    clients = _subfolders(root / "clients")
-    classes = _classes(root, clients)
-    hub = list(_labelled(root / "hub", classes))
+    clients = subfolders(root / "clients")
+    classes = class_names(root, clients)
+    hub = list(labelled_files(root / "hub", classes))
     if (root / "test").is_dir():
-        test = list(_labelled(root / "test", classes))
+        test = list(labelled_files(root / "test", classes))
     else:
-        hub, test = _hold_out(root, hub, classes, test_fraction)
-    train = hub + [file for number, client in enumerate(clients) for file in _held(client, number, classes)]
+        hub, test = hold_out(root, hub, classes, test_fraction)
+    train = hub + [file for number, client in enumerate(clients) for file in files_held(client, number, classes)]
     if not train or not test:
         raise DataError(
             f"{root} has no {'training' if test else 'test'} images; expected hub/CLASS, clients/NAME, test/CLASS"
         )
-    images = _pixels([*train, *test])
+    images = pixels_of([*train, *test])
     return federated(
         "folder",
         Collected(
@@ -69,7 +69,7 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     )
 
 
-def _subfolders(folder: Path) -> list[Path]:
+def subfolders(folder: Path) -> list[Path]:
     """The folders directly below, by name; an image beside them belongs to nobody."""
     if not folder.is_dir():
         return []
@@ -86,8 +86,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in below if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
-def _classes(root: Path, clients: list[Path]) -> tuple[str, ...]:
-    at_hub = [folder.name for folder in _subfolders(root / "hub")]
+def class_names(root: Path, clients: list[Path]) -> tuple[str, ...]:
+    at_hub = [folder.name for folder in subfolders(root / "hub")]
     if at_hub:
         return tuple(at_hub)
     at_clients = {path.name for client in clients for path in client.iterdir() if path.is_dir() and _files(path)}
@@ -97,18 +97,18 @@ def _classes(root: Path, clients: list[Path]) -> tuple[str, ...]:
     return tuple(named)
 
 
-def _labelled(folder: Path, classes: tuple[str, ...]) -> Iterator[_File]:
+def labelled_files(folder: Path, classes: tuple[str, ...]) -> Iterator[File]:
     """The images of hub/ or test/, whose folders are classes and nothing else."""
-    for inside in _subfolders(folder):
+    for inside in subfolders(folder):
         if inside.name not in classes:
             raise DataError(f"{inside} is no class of the training images; known: {', '.join(classes)}")
         files = _files(inside)
         if not files:
             raise DataError(f"{inside} is empty; put images of the class into it or remove it")
-        yield from (_File(path, classes.index(inside.name)) for path in files)
+        yield from (File(path, classes.index(inside.name)) for path in files)
 
 
-def _held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[_File]:
+def files_held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[File]:
     """A client's images: labelled where the folder directly below it is a class."""
     folders = [path.name for path in client.iterdir() if path.is_dir() and not path.name.startswith(".")]
     strange = sorted(set(folders) - {*classes, _UNLABELLED})
@@ -119,12 +119,10 @@ def _held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[_File
         )
     for path in _files(client):
         first, *rest = path.relative_to(client).parts
-        yield _File(path, classes.index(first) if rest and first in classes else UNKNOWN, number)
+        yield File(path, classes.index(first) if rest and first in classes else UNKNOWN, number)
 
 
-def _hold_out(
-    root: Path, hub: list[_File], classes: tuple[str, ...], fraction: float
-) -> tuple[list[_File], list[_File]]:
+def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: float) -> tuple[list[File], list[File]]:
     """Part of every class by the hash of each file's own name, so that a new file moves no other one.
 
     In a class so small that chance would leave one side empty, the first or last by hash changes sides.
@@ -135,7 +133,7 @@ def _hold_out(
         )
     if not hub:
         raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, so nothing can be tested; add test/CLASS")
-    test: set[_File] = set()
+    test: set[File] = set()
     for label, name in enumerate(classes):
         chance = {file: _chance(file.path, root / "hub") for file in hub if file.label == label}
         ranked = sorted(chance, key=lambda file: (chance[file], file.path))
@@ -152,7 +150,7 @@ def _chance(path: Path, folder: Path) -> float:
     return float(uniform(key(0, "held out", path.relative_to(folder).as_posix()), (1,)))
 
 
-def _pixels(files: list[_File]) -> NDArray[np.uint8]:
+def pixels_of(files: list[File]) -> NDArray[np.uint8]:
     """All images N x C x H x W; the first one sets size and channels for the rest."""
     first = _decode(files[0].path)
     images = np.empty((len(files), *first.shape), np.uint8)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.folders import _classes, _File, _held, _hold_out, _labelled, _pixels, _subfolders
+from fedglean.data.folders import File, class_names, files_held, hold_out, labelled_files, pixels_of, subfolders
 from fedglean.data.images import Images
 from fedglean.data.own import UNKNOWN
 from fedglean.data.partition import Split
@@ -27,10 +27,10 @@ def branch_images(folder: Path) -> Holdings:
     """Labelled are the images in folders that are called like one of the hub's classes."""
 
     def read(classes: Sequence[str]) -> tuple[Images, Images]:
-        files = list(_held(folder, 0, tuple(classes))) if folder.is_dir() else []
+        files = list(files_held(folder, 0, tuple(classes))) if folder.is_dir() else []
         if not files:
             raise DataError(f"{folder} holds no images")
-        store, labels = torch.from_numpy(_pixels(files)), torch.tensor([file.label for file in files])
+        store, labels = torch.from_numpy(pixels_of(files)), torch.tensor([file.label for file in files])
         known = labels != UNKNOWN
         (mine,), (its,) = known.nonzero(as_tuple=True), (~known).nonzero(as_tuple=True)
         return Images(store, mine, labels[mine]), Images(store, its)
@@ -69,19 +69,19 @@ def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
     """As `data.folders` reads the hub's part. A hub without labels needs test/CLASS, which then names the classes."""
     if not (root / "hub").is_dir() and not (root / "test").is_dir():
         raise DataError(f"{root} has neither hub/CLASS nor test/CLASS; put some labelled images there")
-    tested = [folder.name for folder in _subfolders(root / "test")]
-    classes = _classes(root, []) if _subfolders(root / "hub") else tuple(tested)
-    hub = list(_labelled(root / "hub", classes))
+    tested = [folder.name for folder in subfolders(root / "test")]
+    classes = class_names(root, []) if subfolders(root / "hub") else tuple(tested)
+    hub = list(labelled_files(root / "hub", classes))
     if tested:
-        test = list(_labelled(root / "test", classes))
+        test = list(labelled_files(root / "test", classes))
     else:
-        hub, test = _hold_out(root, hub, classes, test_fraction)
-    images = torch.from_numpy(_pixels([*hub, *test]))
+        hub, test = hold_out(root, hub, classes, test_fraction)
+    images = torch.from_numpy(pixels_of([*hub, *test]))
     labels, test_labels = (_labels(part) for part in (hub, test))
     return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels)
 
 
-def _labels(files: list[_File]) -> Tensor:
+def _labels(files: list[File]) -> Tensor:
     return torch.from_numpy(np.array([file.label for file in files], dtype=np.int64))
 
 

@@ -142,7 +142,7 @@ def _experiment(
     )
     method.check(federation.declared, len(federation.hub))
     setting, gate = plan.setting(), config.gate
-    evaluator = Watch(dataset.test_images, dataset.test_labels, None, setting)  # type: ignore[arg-type]
+    evaluator = Watch(dataset.test_images, dataset.test_labels, None, setting)
     common = (federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch)
     placement = Flower(*common, post=post, method=method, plan=plan, run=name, count=evaluator.count)
     return Experiment(config, method, dataset, split, federation, evaluator, placement)

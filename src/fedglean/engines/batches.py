@@ -109,9 +109,11 @@ class Pile:
         self.lengths = [epoch_length(stream) for stream in streams]
         starts = [0, *accumulate(self.counts)][:-1]
         own = [fold_int(lane.key, name) for lane in lanes]
-        purposes = ("draw" if self.stream.draw == "with-replacement" else "order", *range(len(self.stream.views)))
-        keys = [[fold_int(key, *(("view", of) if isinstance(of, int) else (of,))) for key in own] for of in purposes]
-        table = torch.tensor([self.counts, self.lengths, starts, *keys]).to(self.index.device, non_blocking=True)
+        draws = [fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order") for key in own]
+        views = [[fold_int(key, "view", which) for key in own] for which in range(len(self.stream.views))]
+        table = torch.tensor([self.counts, self.lengths, starts, draws, *views]).to(
+            self.index.device, non_blocking=True
+        )
         self.count, self.length, self.start, self.draw_key, *self.view_keys = table.unbind()
 
     def deal(self, number: Tensor, steps: range) -> Sample:
@@ -141,8 +143,9 @@ class Pile:
         count = self.count[:width, None]
         if self.stream.draw == "with-replacement":
             return torch.remainder(bits(fold(self.draw_key[:width, None], epoch, position)), count)
-        first = [min(steps.start, last) // each for last, each in zip(self.lasts, self.lengths, strict=True)][:width]
-        end = [min(steps.stop - 1, last) // each for last, each in zip(self.lasts, self.lengths, strict=True)][:width]
+        lanes = list(zip(self.lasts, self.lengths, strict=True))[:width]
+        first = [min(steps.start, last) // length for last, length in lanes]
+        end = [min(steps.stop - 1, last) // length for last, length in lanes]
         begin = torch.tensor(first).to(count.device, non_blocking=True)[:, None]
         many = max(b - a for a, b in zip(first, end, strict=True)) + 1
         epochs = begin + torch.arange(many, device=count.device)

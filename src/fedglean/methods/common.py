@@ -24,6 +24,11 @@ def need_labels_at_clients(method: str, clients: Sequence[Declared]) -> None:
         raise ConfigError(f"{method} needs clients with labels; 'hub-only' trains on labels at the hub")
 
 
+def need_labels_at_hub(method: str, hub_labels: int, instead: str) -> None:
+    if hub_labels == 0:
+        raise ConfigError(f"{method} needs labelled images at the hub; '{instead}' works with labels at the clients")
+
+
 def epochs_managed(me: Me, epochs: int, stragglers: float) -> int:
     """All epochs, or at a share of the visits a random number of them: FedProx's clients that run out of time."""
     if float(uniform(fold_int(me.key, "straggler"))) >= stragglers:

@@ -12,10 +12,16 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.errors import ConfigError
 from fedglean.losses import lanes, pseudo_label_loss
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import averaged, need_labels_at_clients, pooled, supervised, with_statistics
+from fedglean.methods.common import (
+    averaged,
+    need_labels_at_clients,
+    need_labels_at_hub,
+    pooled,
+    supervised,
+    with_statistics,
+)
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine
 from fedglean.tree import Record, Tree
@@ -110,10 +116,7 @@ class FedSGDFixMatch(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError(
-                "FedSGD+FixMatch needs labelled images at the hub; 'fedavg-fixmatch' works with labels at the clients"
-            )
+        need_labels_at_hub("FedSGD+FixMatch", hub_labels, instead="fedavg-fixmatch")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")

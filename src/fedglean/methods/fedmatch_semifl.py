@@ -19,7 +19,7 @@ from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, lanes, masked_cross_entropy
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import with_momentum, with_statistics
+from fedglean.methods.common import need_labels_at_hub, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine, standard_step
@@ -45,8 +45,7 @@ class FedMatchSemiFL(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError("SemiFL's FedMatch needs labels at the hub; 'fedmatch' works with labels at clients too")
+        need_labels_at_hub("SemiFL's FedMatch", hub_labels, instead="fedmatch")
 
     def start(self, make: Callable[..., Model]) -> Record:
         sigma, psi = make("sigma"), make("psi")

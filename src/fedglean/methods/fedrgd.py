@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.errors import ConfigError
 from fedglean.losses import lanes, pseudo_label_loss
 from fedglean.method import Ask, Batch, Declared, Hub, Loss, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD
 from fedglean.tree import Record, Tree
@@ -49,8 +48,7 @@ class FedRGD(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError("FedRGD needs labelled images at the hub; 'hassle' works with labels at the clients")
+        need_labels_at_hub("FedRGD", hub_labels, instead="hassle")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")

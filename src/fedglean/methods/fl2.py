@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.func import grad
 
 from fedglean import tree
-from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, masked_cross_entropy
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import supervised, with_momentum, with_statistics
+from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine
 from fedglean.tree import Record, Tree
@@ -55,8 +54,7 @@ class FL2(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError("(FL)^2 needs labelled images at the hub; 'sage' works with labels at the clients")
+        need_labels_at_hub("(FL)^2", hub_labels, instead="sage")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")

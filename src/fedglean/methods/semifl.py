@@ -15,7 +15,7 @@ from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, lanes, masked_cross_entropy, mix_ratio
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import supervised, with_momentum, with_statistics
+from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine, standard_step
 from fedglean.tree import Record, Tree
@@ -60,8 +60,7 @@ class SemiFL(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError("SemiFL needs labelled images at the hub; 'hassle' works with labels at the clients")
+        need_labels_at_hub("SemiFL", hub_labels, instead="hassle")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedglean.errors import ConfigError
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.common import need_labels_at_clients, need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine
 from fedglean.tree import Record
@@ -27,10 +26,7 @@ class HubTraining(Method):
         return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError(
-                "training at the hub needs labelled images there; 'fedavg' trains on labels at the clients"
-            )
+        need_labels_at_hub("training at the hub", hub_labels, instead="fedavg")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
@@ -67,8 +63,7 @@ class FedAvg(Method):
         return SGD(self.rate, self.momentum, decay=self.decay)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if not any(client.labelled for client in clients):
-            raise ConfigError("FedAvg needs clients with labels; 'hub-only' trains on labels at the hub")
+        need_labels_at_clients("FedAvg", clients)
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedglean.admit import Envelope
+from fedglean.admit import Admitted, Envelope, Form
 from fedglean.aggregate import Reply
 from fedglean.checkpoint import pack, unpack
 from fedglean.config import configure
@@ -123,6 +123,13 @@ def play(
             json.dumps(line, allow_nan=False)
         progress = between(progress)
     return Outcome(progress.state, progress.kept.states, progress.history)
+
+
+def admitted(upload: Upload) -> Admitted:
+    """An upload as a gate passes it on that asked for just this."""
+    forms = {name: Form(part) for name, part in upload.trees.items()}
+    leaves, rows = ({name: getattr(form, part) for name, form in forms.items()} for part in ("leaves", "row"))
+    return Admitted(upload, forms, leaves, rows)
 
 
 def through_bytes(tree: Tree) -> Tree:
