@@ -191,7 +191,7 @@ def test_fedmatch_refuses_what_it_cannot_do() -> None:
     for method in (FedMatch(), FedMatchSemiFL()):
         with pytest.raises(ConfigError, match="cannot share running averages"):
             method.start(lambda name: running)
-    with pytest.raises(ConfigError, match="labels at the hub"):
+    with pytest.raises(ConfigError, match="labelled images at the hub"):
         FedMatchSemiFL().check([Declared(1, 5)], hub_labels=0)
     with pytest.raises(ConfigError, match="trains convolutions alone"):
         FedMatchSemiFL().start(lambda name: ARCHITECTURE.initial(0))
