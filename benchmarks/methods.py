@@ -39,7 +39,7 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from fedglean import Config, FedgleanError, Result, configure
-from fedglean.cli import _assignment
+from fedglean.cli.shared import assignment
 from fedglean.config import fingerprint
 from fedglean.methods import METHODS
 from fedglean.report.terminal import duration
@@ -86,7 +86,7 @@ def parsed() -> argparse.Namespace:
 def configured(name: str, options: argparse.Namespace) -> Config:
     rounds = max(1, round(configure(name).rounds * options.rounds_share))
     given = {"data": options.data, "data_root": options.data_root, "model": options.model, "rounds": rounds}
-    return configure(name, **{**given, "checkpoint_every": 10, **dict(map(_assignment, options.set))})
+    return configure(name, **{**given, "checkpoint_every": 10, **dict(map(assignment, options.set))})
 
 
 def labels_alone(config: Config) -> list[Config]:

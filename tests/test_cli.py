@@ -16,10 +16,12 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
 from fedglean import cli
+from fedglean.cli import look, train
 from fedglean.config import configure, to_toml
 from fedglean.data.split_file import load_split
 from fedglean.errors import StorageError
 from fedglean.experiment import prepare
+from fedglean.folder import RunFolder
 from fedglean.methods import METHODS
 from fedglean.presets import PRESETS
 
@@ -178,15 +180,15 @@ def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None
     split = load_split("split.json")
     assert (len(split.hub), len(split.unlabelled)) == (30, 4)
     assert call("run", "hub-only", *QUICK, "--split-file", "split.json", "--out", "here").exit_code == 0
-    used = cli.RunFolder(tmp_path / "here").split()
+    used = RunFolder(tmp_path / "here").split()
     assert used.hub.tolist() == split.hub.tolist()
 
 
-@pytest.mark.parametrize("what", [*cli.LISTS, *METHODS, "presets"])
+@pytest.mark.parametrize("what", [*look.LISTS, *METHODS, "presets"])
 def test_a_list_has_a_line_for_each_name(what: str) -> None:
     result = call("list", what)
     assert result.exit_code == 0
-    names = PRESETS if what == "presets" else cli.LISTS[what]() if what in cli.LISTS else configure(what).settings
+    names = PRESETS if what == "presets" else look.LISTS[what]() if what in look.LISTS else configure(what).settings
     for name in names:
         assert any(line.startswith(f"{name} ") for line in result.output.splitlines()), name
 
@@ -204,7 +206,7 @@ def test_the_version_is_printed() -> None:
 def test_the_demo_compares_three_runs_and_replaces_an_older_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for options in cli.DEMO.values():
+    for options in train.DEMO.values():
         monkeypatch.setitem(options, "rounds", 1)
     (tmp_path / "runs/demo").mkdir(parents=True)
     (tmp_path / "runs/demo/notes.txt").write_text("mine")

@@ -1,0 +1,110 @@
+"""Commands that train: run, resume, demo."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedglean.api import resume as go_on
+from fedglean.api import resume_seeds as go_on_seeds
+from fedglean.api import train, train_seeds
+from fedglean.cli.shared import Quiet, app, configured, free, means, resumable, rounds_shown, say, screen
+from fedglean.config import Config, configure
+from fedglean.deploy.commands import is_federation, resume_hub
+from fedglean.folder import RunFolder
+from fedglean.report.picture import curves
+from fedglean.report.terminal import comparison, progress, result_table, seeds_table
+from fedglean.result import Result
+from fedglean.seeds import SeedsResult, is_group
+
+DEMO: dict[str, dict[str, Any]] = {
+    "labels only": {"method": "hub-only", "labels": "hub:20"},
+    "SemiFL": {"method": "semifl", "labels": "hub:20"},
+    "all labels": {"method": "hub-all", "labels": "all-hub", "batch": 50, "epochs": 1},
+}
+
+
+@app.command()
+@configured
+def run(
+    config: Config,
+    out: Annotated[Path | None, typer.Option(help="The run folder; else one below runs/.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side, from --seed on.")] = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Train, and write a folder with configuration, metrics, checkpoint, model and picture."""
+    if seeds > 1:
+        folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
+        with resumable(folder), rounds_shown(config, seeds, quiet) as on_rounds:
+            group = train_seeds(config, seeds, folder, on_rounds)
+        _show_seeds(group)
+        return
+    folder = out or free(Path("runs", f"{config.method}-{config.data.name}-seed{config.seed}"))
+    with resumable(folder), rounds_shown(config, 1, quiet) as on_rounds:
+        result = train(config, folder, lambda line: on_rounds([line]))
+    _show(result)
+
+
+@app.command()
+def resume(folder: Path, quiet: Quiet = False) -> None:
+    """Go on with a run that was interrupted, or show one that is finished."""
+    if is_federation(folder):
+        raise typer.Exit(resume_hub(folder, say))
+    several = is_group(folder)
+    places = sorted(folder.glob("seed-*")) if several else [folder]
+    config = RunFolder(places[0]).config()
+    played = 0
+    with resumable(folder), rounds_shown(config, len(places), quiet) as on_rounds:
+
+        def count(lines: list[dict[str, Any]]) -> None:
+            nonlocal played
+            played += 1
+            on_rounds(lines)
+
+        outcome = go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
+    if not played:
+        print(f"{folder} was finished already")
+    _show(outcome) if isinstance(outcome, Result) else _show_seeds(outcome)
+
+
+def _show(result: Result) -> None:
+    config, folder = result.config, result.folder
+    title = f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
+    screen().print(result_table(result, title))
+    if folder is not None:
+        print(f"run folder: {folder}\npicture:    {folder / 'curves.png'}")
+
+
+def _show_seeds(group: SeedsResult) -> None:
+    config, folder = group.results[0].config, group.folder
+    title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
+    screen().print(seeds_table(group.results, title))
+    if folder is not None:
+        print(f"run folders: {folder}/seed-*\npicture:     {folder / 'curves.png'}")
+
+
+@app.command()
+def demo(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
+    out: Annotated[Path, typer.Option(help="Where the runs go; a demo that is there is replaced.")] = Path("runs/demo"),
+    quiet: Quiet = False,
+) -> None:
+    """SemiFL on digits with 20 labels at the hub and 20 clients, against those labels alone and all labels."""
+    runs: dict[str, list[Result]] = {}
+    for label, options in DEMO.items():
+        config = configure(data="digits", clients=20, **options)
+        folder = _emptied(out / config.method)
+        with progress(Console(stderr=True), f"{label:<11}", config.rounds, quiet) as on_round:
+            runs[label] = train_seeds(config, seeds, folder, means(on_round)).results
+    title = "Test accuracy on digits" + (f", mean of {seeds} seeds (worst-best)" if seeds > 1 else "")
+    screen().print(comparison(runs, title))
+    print(f"picture: {curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}")
+
+
+def _emptied(folder: Path) -> Path:
+    """Only what a run left behind is removed."""
+    if is_group(folder):
+        shutil.rmtree(folder)
+    return folder
