@@ -33,9 +33,9 @@ def play_round(hub: nn.Module, local: nn.Module, images: Tensor, labels: Tensor,
 
 
 def main() -> None:
-    task, folder, _ = arguments()
+    task, folder, more = arguments()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(int(more[0]) if more else 0)
     arrays = read(folder)
     images, labels = tensors(arrays)
     hub = network(task)

@@ -100,6 +100,19 @@ def race(task: Task, systems: Sequence[System], data: Path, turns: int) -> list[
     return list(entries.values())
 
 
+def other_seeds(task: Task, data: Path, turns: int, seeds: Sequence[int]) -> list[float]:
+    """What the loop by hand comes to after as many rounds with other seeds: which clients came decides much of it."""
+    found = []
+    for seed in seeds:
+        worker = Worker(System(f"by hand {seed}", "by_hand", str(seed)), task, data)
+        worker.listen()
+        for _ in range(turns):
+            worker.ask("go")
+        found.append(float(worker.ask("end")["accuracy"]))
+        worker.leave()
+    return found
+
+
 def _attempt(entry: Entry, act: Any, workers: dict[str, Worker], *more: Any) -> None:
     try:
         act(entry, workers, *more)
