@@ -64,10 +64,11 @@ class Partial:
         return self
 
     def _accumulate(self, name: str, row: Tensor, weight: Any, count: int, factor: float = 1.0) -> None:
-        known = name in self.totals
-        total = self.totals.setdefault(name, torch.zeros_like(row, dtype=torch.float64))
-        total.add_(row, alpha=factor)  # in float64, and without a copy of the row in between
-        self.weights[name] = self.weights[name] + weight if known else weight
+        if name in self.totals:
+            self.totals[name].add_(row, alpha=factor)  # in float64, and without a copy of the row in between
+            self.weights[name] = self.weights[name] + weight
+        else:
+            self.totals[name], self.weights[name] = row.double() * factor, weight
         self.counts[name] = self.counts.get(name, 0) + count
 
 
