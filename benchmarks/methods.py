@@ -3,9 +3,11 @@
     python benchmarks/methods.py                                        # digits: every method, minutes on two cores
     python benchmarks/methods.py --only semifl,fedmatch --seeds 5
     python benchmarks/methods.py --only hassle,fedmatch,rscfed --set partition=hassle-dirichlet:0.1 --set labels=ALL:10%
-    python benchmarks/methods.py --data mnist --data-root DATA --model cnn --rounds-share 0.5 --processes 4   # a GPU
+    python benchmarks/methods.py --data mnist --data-root DATA --device cuda --model cnn --rounds-share 0.5
+    python benchmarks/methods.py (the same options) --collect --page docs/results/methods-mnist.md  # trains nothing
 
-Every method runs with what it brings along (`Entry.defaults`), and methods are grouped by the split that this gives.
+Every method runs with what it brings along (`Entry.defaults`; on data sets larger than digits with `LARGE` on top), and
+methods are grouped by the split that this gives.
 Beside each, the labels of that very split alone: hub-only where the hub has them, else FedAvg with the method's own
 participation, once with its own optimiser and in two ways that suit few labels (`LABELS_ALONE`); same model, norm and
 rounds. The best of these in the mean is the floor: it is chosen on the test set, against the method. Where all images
@@ -14,8 +16,9 @@ are labelled nothing is left to help, and the floor says what the method adds to
 Accuracy is the mean over a seed's last five tests, for single rounds swing. The gain is paired: the same split, the
 same seed; its uncertainty is the half-width of the 95 % t-interval of the mean over seeds, wide for three of them.
 
-Runs lie below --runs and are resumed or taken as they are: remove that folder after a change to a method. Prints
-tables in Markdown, progress on stderr, and writes JSON to --out.
+Runs lie below --runs and are resumed or taken as they are: a command that was killed goes on where it was, and
+--collect makes the tables of what is finished. Remove that folder after a change to a method. Prints a page in
+Markdown, progress on stderr, and writes JSON to --out.
 """
 
 import argparse
@@ -23,9 +26,12 @@ import json
 import os
 import shutil
 import sys
+import time
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from io import StringIO
 from math import sqrt
 from multiprocessing import get_context
 from pathlib import Path
@@ -54,18 +60,76 @@ LABELS_ALONE: tuple[dict[str, Any], ...] = (
 )
 TESTS = 5
 
+HEAD = """# Every method on {data}, {seeds} seeds
+
+    {command}
+
+Machine: {machine}, {cores} cores; commit {commit}; {training_seconds} s of training in all, all processes added up.
+
+* **Accuracy** is the mean over a seed's last {tests} tests, in per cent; ± is the standard deviation over the seeds.
+  **Last** is the last test.
+* **Labels alone** is the best of one (labels at the hub) or up to three ways (labels at clients) to train on the very
+  same labels, with the same model, rounds and participation; chosen on the test set, so in favour of the floor.
+* **Gain** is paired by seed; ± is the half-width of its 95 % interval. **Helped** says "yes" or "it hurt" where that
+  interval leaves out zero, else "unclear". Where all images are labelled there is nothing to help, and the gain is over
+  FedAvg.
+* Seconds are for all seeds together, beside other processes.
+"""
+
+_MANY_CLIENTS = {"clients": 100, "active": 0.1}
+_AT_HUB = {**_MANY_CLIENTS, "labels": "hub:100"}
+_TEN_EACH = {"labels": "each:10", "clients": 10}
+_FIVE_EACH = {"labels": "each:5", "clients": 20}
+_TEN_OF_TWO = {"labels": "mismatch-digits:10", "clients": 10}
+_SHIFTED = {**_TEN_OF_TWO, "perturb": "shift"}
+_ONE_LABELLED = {"labels": "LU:1%", "clients": 10, "batch": 64}
+_ONE_SITE = {"labels": "each:100", "steps": 100, "average": 0.99}
+#: On 60,000 images: a hundred labels where methods are meant for few, and clients whose visits stay short.
+LARGE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ("semifl", "fedavg-fixmatch-hub", "fedmatch-hub", "fedmatch-semifl", "fedrgd-semifl", "fl2"), _AT_HUB
+    ),
+    "fedsgd-fixmatch": {**_AT_HUB, "steps": 25},
+    "fedrgd": {**_MANY_CLIENTS, "labels": "hub:1000", "steps": 16, "batch": 64},
+    "hub-only": {"labels": "hub:100", "clients": 100},
+    "hub-all": {"clients": 100, "batch": 250},
+    "hassle": {
+        **{"labels": "ALL:1%", "partition": "hassle-dirichlet:0.1", "active": 0.4, "batch": 64},
+        **{"residual_steps": 10, "proximity_weight": 0.001},
+    },
+    **dict.fromkeys(("fedsem", "fed-mt", "fedavg"), _TEN_OF_TWO),
+    **dict.fromkeys(("fed-shvr", "fed-pseudo"), _SHIFTED),
+    "fedavg-all": {"clients": 10},
+    "fedavg-fixmatch": {**_TEN_EACH, "labelled_batch": 20, "unlabelled_batch": 40},
+    "fedavg-mixmatch": {**_TEN_EACH, "batch": 20},
+    "fedmatch": {**_FIVE_EACH, "unlabelled_batch": 100},
+    "sage": _FIVE_EACH,
+    "proxyfl": _FIVE_EACH,
+    "rscfed": {**_ONE_LABELLED, "epochs": 1},
+    "cbafed": _ONE_LABELLED,
+    **dict.fromkeys(("fedprox", "fednova", "scaffold", "fedavgm", "heterofl", "heterofl-semifl"), _MANY_CLIENTS),
+    "vrl-sgd": {"clients": 100},
+    **dict.fromkeys(
+        ("pi-model", "pseudo-labeling", "mean-teacher", "mixmatch", "uda", "remixmatch", "fixmatch"), _ONE_SITE
+    ),
+}
+
 
 def main() -> None:
-    options = parsed()
+    options, began = parsed(), time.time()
     configs = {name: configured(name, options) for name in (options.only.split(",") if options.only else METHODS)}
-    floors = {name: labels_alone(config) for name, config in configs.items()}
+    floors = {name: labels_alone(config) if options.floors else [] for name, config in configs.items()}
     scores = played([*configs.values(), *(floor for each in floors.values() for floor in each)], options)
     rows = [row(config, floors[name], scores) for name, config in configs.items()]
-    show(rows)
     facts = {"machine": machine(), "cores": os.cpu_count(), "commit": commit(), "data": options.data}
-    facts["command"] = " ".join(["benchmarks/methods.py", *sys.argv[1:]])
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**facts, "seeds": options.seeds, "rows": rows}, indent=1) + "\n")
+    facts |= {"command": " ".join(["benchmarks/methods.py", *sys.argv[1:]]), "seeds": options.seeds}
+    facts["training_seconds"] = round(sum(found.get("seconds", 0) for found in scores.values()))
+    facts["wall_seconds"] = round(time.time() - began)
+    for path, text in ((options.page, page(facts, rows)), (options.out, json.dumps({**facts, "rows": rows}, indent=1))):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+    print(page(facts, rows))
 
 
 def parsed() -> argparse.Namespace:
@@ -75,10 +139,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds-share", type=float, default=1.0, help="this share of every method's rounds")
     parser.add_argument("--data", default="digits")
     parser.add_argument("--data-root")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="cuda: everything stacked, seeds side by side")
     parser.add_argument("--model", help="one for all, in place of each method's own")
     parser.add_argument("--set", action="append", default=[], help="any other key, for all: labels=hub:50, rate=0.1")
     parser.add_argument("--processes", type=int, default=2, help="methods that run at a time")
+    parser.add_argument("--no-floors", dest="floors", action="store_false", help="leave the labels alone out")
+    parser.add_argument("--collect", action="store_true", help="train nothing, take what is finished")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--page", type=Path, help="write the page here too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "methods.json")
     return parser.parse_args()
 
@@ -86,7 +154,9 @@ def parsed() -> argparse.Namespace:
 def configured(name: str, options: argparse.Namespace) -> Config:
     rounds = max(1, round(configure(name).rounds * options.rounds_share))
     given = {"data": options.data, "data_root": options.data_root, "model": options.model, "rounds": rounds}
-    return configure(name, **{**given, "checkpoint_every": 10, **dict(map(assignment, options.set))})
+    given |= {"device": options.device, "executor": "stack" if options.device == "cuda" else None}
+    large = LARGE[name] if options.data != "digits" else {}
+    return configure(name, **{**large, **given, "checkpoint_every": 10, **dict(map(assignment, options.set))})
 
 
 def labels_alone(config: Config) -> list[Config]:
@@ -111,7 +181,7 @@ def played(configs: Iterable[Config], options: argparse.Namespace) -> dict[str, 
         waiting = {}
         for mark, config in jobs.items():
             folder = options.runs / f"{config.method}-{mark[:12]}-{options.seeds}"
-            waiting[pool.submit(trained, config, options.seeds, folder)] = mark
+            waiting[pool.submit(trained, config, options.seeds, folder, options.collect)] = mark
         for done in as_completed(waiting):
             mark = waiting[done]
             scores[mark] = found = done.result()
@@ -120,7 +190,10 @@ def played(configs: Iterable[Config], options: argparse.Namespace) -> dict[str, 
     return scores
 
 
-def trained(config: Config, seeds: int, folder: Path) -> dict[str, Any]:
+def trained(config: Config, seeds: int, folder: Path, only_finished: bool = False) -> dict[str, Any]:
+    """One method's failure is told in its row and on stderr, and the others go on."""
+    if only_finished and len(list(folder.glob("seed-*/model.safetensors"))) < seeds:
+        return {"error": "not finished"}
     try:
         if is_group(folder):
             group = resume_seeds(folder)
@@ -129,6 +202,9 @@ def trained(config: Config, seeds: int, folder: Path) -> dict[str, Any]:
             group = run_seeds(config, seeds, folder)
     except FedgleanError as error:
         return {"error": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     return facts_of(group.results)
 
 
@@ -140,17 +216,26 @@ def facts_of(results: list[Result]) -> dict[str, Any]:
 
     tests = [[line["accuracy"] for line in result.history if "accuracy" in line] for result in results]
     names = results[0].names
-    curve = [fmean(test[names[0]] for test in at) for at in zip(*tests, strict=True)]
     return {
         "accuracy": by_seed(result.mean_of_last(TESTS) for result in results),
         "last": by_seed(result.last.accuracy for result in results),
         "best": by_seed(result.best.accuracy for result in results),
         "predictors": {name: by_seed(result.mean_of_last(TESTS, name) for result in results) for name in names},
-        "curve": by_seed(curve),
+        "curves": {
+            name: by_seed(fmean(test[name] for test in at) for at in zip(*tests, strict=True)) for name in names
+        },
+        **{part: late_means(results, part) for part in ("pseudo", "report")},
         "bytes": [sum(way) for way in zip(*(result.bytes_sent for result in results), strict=True)],
         "seconds": round(sum(result.seconds for result in results), 1),
         "executor": results[0].config.engine.executor,
     }
+
+
+def late_means(results: list[Result], part: str) -> dict[str, list[float]]:
+    """The numbers that the last lines of a history have under `part`, a mean a seed."""
+    lines = [[line[part] for line in result.history if line.get(part)][-TESTS:] for result in results]
+    names = sorted(set.intersection(*(set(line) for seed in lines for line in seed))) if all(lines) else []
+    return {name: [round(fmean(line[name] for line in seed), 4) for seed in lines] for name in names}
 
 
 def row(config: Config, floors: list[Config], scores: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -176,9 +261,10 @@ def half_width(values: list[float]) -> float | None:
     return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / sqrt(len(values))
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    """A table a split, its methods in the order of METHODS."""
-    console = Console(width=200, highlight=False)
+def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """What was run, how to read it, and a table a split, its methods in the order of METHODS."""
+    console = Console(width=200, highlight=False, file=StringIO())
+    console.print(HEAD.format(**facts, tests=TESTS), soft_wrap=True)
     groups: dict[str, list[dict[str, Any]]] = {}
     for each in rows:
         split = f"labels={each['labels']} partition={each['partition']} clients={each['clients']}"
@@ -187,7 +273,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         table = Table("method", "rounds", "accuracy", "last", "labels alone", "gain", "helped", "seconds", box=MARKDOWN)
         for each in members:
             table.add_row(*cells(each))
-        console.print(f"\n### `{split}`", table, sep="\n")
+        console.print(f"## `{split}`", table, sep="\n")
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -34,7 +34,8 @@ class FedMatchSemiFL(Method):
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
     threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
     global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
-    batch: int = setting(10, "batch size", low=1)
+    hub_batch: int = setting(10, "batch size at the hub", low=1)
+    batch: int = setting(10, "batch size at clients", low=1)
     rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
     momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
@@ -65,7 +66,7 @@ class FedMatchSemiFL(Method):
         reply = yield Ask(self.client, hub.sample(self.active), message)
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
-        streams, frozen = {"labelled": Stream(hub.labelled, batch=self.batch)}, {"psi": psi}
+        streams, frozen = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}, {"psi": psi}
         tuned = yield Train(
             state.sigma, streams, step=self.hub_step, epochs=self.epochs, memory=state.memory, frozen=frozen, rate=rate
         )

@@ -36,6 +36,7 @@ class FedRGD(Method):
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
     epochs: int = setting(0, "local epochs in place of steps, as SemiFL has it; 0 for steps", low=0)
     batch: int = setting(64, "batch size", low=1)
+    hub_batch: int = setting(0, "batch size at the hub; 0 for the same (SemiFL: 250 for many labels)", low=0)
     threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
     rate: float = setting(0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0)
     warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
@@ -65,7 +66,7 @@ class FedRGD(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, active = self.rate_of(hub), hub.sample(self.active)
-        streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
+        streams = {"labelled": Stream(hub.labelled, batch=self.hub_batch or self.batch)}
         copies = yield [self.training(state.model, streams, supervised, memory, rate) for memory in state.memories]
         means = []
         for number, copy in enumerate(copies):
