@@ -25,7 +25,7 @@ from fedglean.data.compact import SVHN_SHEETS, svhn_part, to_size
 from fedglean.data.dataset import channel_statistics
 from fedglean.data.digests import DIGESTS
 from fedglean.data.formats import cifar10_pickles, class_ranks, read_idx, read_pickle
-from fedglean.data.sources import NAMES, PUBLISHED, Dataset, Published, load, load_published
+from fedglean.data.sources import DATASETS, PUBLISHED, Dataset, Published, load, load_published
 from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import key, order
 
@@ -146,7 +146,7 @@ def test_a_misspelt_name_gets_a_hint() -> None:
         load("cifar-10")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "digits"])
 def test_a_set_on_disk_needs_a_place(name: str) -> None:
     with pytest.raises(ConfigError, match="read from disk"):
         load(name)

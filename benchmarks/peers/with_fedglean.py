@@ -50,7 +50,7 @@ EXECUTORS: dict[str, dict[str, Any]] = {
 def experiment(task: Task, data: str, executor: str) -> Experiment:
     """The task as a user would configure it."""
     name, net = NETS[task.name]
-    nets._PLAIN[name] = (net, 1)
+    nets.MODELS[name] = nets.NetKind(net, task.name)
     return prepare(
         configure(
             "fedavg",

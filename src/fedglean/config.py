@@ -17,13 +17,14 @@ from typing import Any, get_args, get_type_hints
 
 from fedglean.augment import STRONG
 from fedglean.data.labels import LAYOUTS
-from fedglean.data.partition import check_form, dealer
-from fedglean.data.sources import NAMES, PUBLISHED
+from fedglean.data.partition import dealer, of_form
+from fedglean.data.sources import DATASETS, PUBLISHED
 from fedglean.errors import ConfigError, unknown
 from fedglean.method import Method, setting
 from fedglean.methods import METHODS
 from fedglean.models import NORMS
 from fedglean.models.nets import net_of
+from fedglean.plugins import activate, digests
 from fedglean.presets import PRESETS
 
 Layer = Mapping[str, Any]
@@ -62,8 +63,8 @@ class EngineConfig:
     executor: str = setting(
         "auto", "clients one by one, stacked as one tensor program, or as measured", choices=("auto", "loop", "stack")
     )
-    placement: str = setting("here", "where blocks run", choices=("here", "workers"))
-    workers: int = setting(0, "processes; 0 is one a core", low=0)
+    placement: str = setting("here", "where blocks run", choices=("here", "workers", "ray"))
+    workers: int = setting(0, "processes; 0 is one a core, on ray one a CPU of the cluster", low=0)
     device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
     compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
@@ -87,6 +88,7 @@ class Config:
     rounds: int = setting(50, "number of rounds", low=1)
     seed: int = setting(0, "everything random follows from it", low=0, high=2**63 - 1)
     strong: str = setting("fixmatch-ra", "what a strong view is")
+    use: str | None = setting(None, "a Python file with methods, models, data sets, partitions of one's own")
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -98,7 +100,7 @@ SECTIONS: Mapping[str, type] = {
     "gate": GateConfig,
     "engine": EngineConfig,
 }
-_TOP = ("rounds", "seed", "strong")
+_TOP = ("rounds", "seed", "strong", "use")
 _OWN_NAME = {"data.name": "data", "model.name": "model", "data.root": "data_root", "split.file": "split_file"}
 _PATHS = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
 
@@ -108,9 +110,11 @@ FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for
 
 def resolve(method: str | None, *layers: Layer) -> Config:
     """What the layers add up to, the last one strongest; `method` outdoes a method that a layer names."""
+    use = _used(layers)
     name = _method_name(method, layers)
+    _refuse_hidden(name)
     merged: dict[str, Any] = {}
-    for layer in (METHODS[name].defaults, *layers):
+    for layer in (METHODS[name].defaults, *layers, {"use": use}):
         merged = _merged(merged, layer)
     _refuse_unknown(merged)
     sections = {section: kind(**_table(section, kind, merged.get(section, {}))) for section, kind in SECTIONS.items()}
@@ -130,16 +134,18 @@ def configure(
     """
     layers = [_preset(preset)] if preset is not None else []
     if file is not None:
-        layers.append(read_toml(Path(file)))
+        layers.append(_with_place(read_toml(Path(file)), Path(file).parent))
+    given = {option: value for option, value in options.items() if value is not None}
+    _used([*layers, given])
     name = _method_name(method, layers)
     if preset is not None and PRESETS[preset].method != name:
         raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave one of them out")
-    given = {option: value for option, value in options.items() if value is not None}
     return resolve(name, *layers, *(_nested(_place(key, value, name), value) for key, value in given.items()))
 
 
 def make_method(config: Config) -> Method:
     """The method with the configuration's settings; it may refuse some that are fine one by one."""
+    activate(config.use, again=False)
     return METHODS[config.method].method(**config.settings)
 
 
@@ -147,9 +153,12 @@ def fingerprint(config: Config) -> str:
     """A name for the result: configurations that share it train the same model and write the same history.
 
     Where a published set lies does not matter, for its pixels are checked; a user's own images are known by their
-    place alone.
+    place alone. Code that is not the package's own counts by what it says, wherever it lies.
     """
     parts = asdict(config)
+    del parts["use"]
+    if code := digests(config.use, _names(config)):
+        parts["use"] = code
     del parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
     parts["engine"]["placement"] = "here"  # every placement gives the same bits
     if config.data.name in PUBLISHED:
@@ -176,6 +185,30 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
+def _used(layers: Sequence[Layer]) -> str | None:
+    """The file that the strongest layer uses; from here on its names are known."""
+    named = [layer["use"] for layer in layers if "use" in layer]
+    return activate(_checked("use", named[-1] if named else None, str | None, {}))
+
+
+def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A TOML file names what it uses from where it lies itself."""
+    use = layer.get("use")
+    if not isinstance(use, str) or use == "none":
+        return layer
+    return {**layer, "use": str(folder / Path(use).expanduser())}
+
+
+def _names(config: Config) -> dict[str, str]:
+    return {
+        "METHODS": config.method,
+        "MODELS": config.model.name,
+        "DATASETS": config.data.name,
+        "PARTITIONS": config.split.partition,
+        "LAYOUTS": config.split.labels,
+    }
+
+
 def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     named = [layer["method"] for layer in layers if "method" in layer]
     chosen = name if name is not None else named[-1] if named else None
@@ -192,9 +225,20 @@ def _preset(name: str) -> dict[str, Any]:
     return {**PRESETS[name].layer, "method": PRESETS[name].method}
 
 
+def _settings(method: str) -> list[str]:
+    return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+
+
+def _refuse_hidden(method: str) -> None:
+    """A setting that has the name of an option could never be given."""
+    hidden = sorted({*_settings(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
+    if hidden:
+        raise ConfigError(f"setting '{hidden[0]}' of {method} has the name of an option of every run; rename it")
+
+
 def _place(option: str, value: Any, method: str) -> str:
     """The full key of an option."""
-    settings = [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+    settings = _settings(method)
     if "." in option or (isinstance(value, Mapping) and option in ("settings", *SECTIONS)):
         return option
     if option in FLAT:
@@ -285,7 +329,7 @@ def _shown(value: Any) -> str:
 
 def _check_names(config: Config) -> None:
     names = (
-        ("data set", config.data.name, NAMES),
+        ("data set", config.data.name, DATASETS),
         ("norm", config.model.norm, NORMS),
         ("strong augmentation", config.strong, STRONG),
     )
@@ -294,7 +338,7 @@ def _check_names(config: Config) -> None:
             raise unknown(what, name, known)
     net_of(config.model.name)
     dealer(config.split.partition)
-    check_form("label layout", config.split.labels, LAYOUTS)
+    of_form("label layout", config.split.labels, LAYOUTS)
     if config.engine.half and not config.engine.compile:
         raise ConfigError("engine.half works on compiled steps only; add engine.compile = true")
 

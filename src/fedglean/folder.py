@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Progress:
-    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so far."""
+    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so far.
+
+    `writing` is the seconds that it took to make the last round safe.
+    """
 
     done: int
     state: Record
     kept: Kept
     history: list[dict[str, Any]]
+    writing: float = 0.0
 
 
 class RunFolder:
@@ -69,16 +74,19 @@ class RunFolder:
             write_whole(self._metrics_path, b"")
             return None
         done, state, clients, notes = self.checkpoints.load()
-        if notes["config"] != fingerprint(self.config()):
-            raise StorageError(
-                f"{self.path}/config.toml was changed after the run began; put it back, or start a new run"
-            )
+        self._check_unchanged(notes["config"])
         lines = self._metrics(notes["metrics"])
         if digest(lines) != notes["metrics_sha256"]:
             raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
         write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
+
+    def _check_unchanged(self, seal: str) -> None:
+        config = self.config()
+        if seal != fingerprint(config):
+            what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
+            raise StorageError(f"{what} was changed after the run began; put it back, or start a new run")
 
     def stage(self, progress: Progress, experiment: "Experiment") -> bool:
         """Write the round that was just played; whether there is a checkpoint to commit."""
@@ -102,6 +110,7 @@ class RunFolder:
             "mean": dataset.mean,
             "std": dataset.std,
             "rounds": progress.done,
+            "config": fingerprint(experiment.config),
         }
         write_whole(self.model_path, pack(parts, **notes))
 
@@ -121,7 +130,10 @@ class RunFolder:
             content = self.model_path.read_bytes()
         except OSError as error:
             raise StorageError(f"cannot read {self.model_path}: {error.strerror}") from error
+        used = self.config().use  # it may bring the net
         parts, notes = unpack(content, self.model_path)
+        if used:
+            self._check_unchanged(notes["config"])
         return {name: _as_predictor(part) for name, part in parts.items()}, notes
 
     def _metrics(self, length: int) -> bytes:
@@ -134,7 +146,7 @@ class RunFolder:
     def _append(self, line: dict[str, Any]) -> int:
         try:
             with open(self._metrics_path, "ab") as file:
-                file.write(json.dumps(line, sort_keys=True).encode() + b"\n")
+                file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
                 return file.tell()
@@ -147,11 +159,14 @@ def commit(played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int
 
     Of several runs, `group` is the file whose writing decides: what was staged counts from then on, moved or not.
     """
+    began = time.perf_counter()
     due = [folder for folder, progress, experiment in played if folder.stage(progress, experiment)]
     if due and group is not None:
         write_whole(group, json.dumps({"done": done}).encode())
     for folder in due:
         folder.checkpoints.commit()
+    for _, progress, _ in played:
+        progress.writing = (time.perf_counter() - began) / len(played)
 
 
 def _as_tree(predictor: Predictor) -> Any:

@@ -10,17 +10,15 @@ import typer
 from rich.table import Table
 
 from fedglean.augment import STRONG, VIEWS
-from fedglean.cli.shared import app, configured, screen
+from fedglean.cli.shared import Use, app, configured, screen
 from fedglean.config import Config, to_toml
-from fedglean.data.catalogue import PUBLISHED
-from fedglean.data.labels import LAYOUTS
-from fedglean.data.partition import PARTITIONS
 from fedglean.data.sources import load
 from fedglean.data.split_file import save_split
 from fedglean.errors import unknown
 from fedglean.experiment import divide_up
 from fedglean.methods import METHODS
-from fedglean.models import MODELS, NORMS
+from fedglean.models import NORMS
+from fedglean.plugins import TABLES, activate, brought_by
 from fedglean.predict import predict as judge
 from fedglean.presets import PRESETS
 from fedglean.report.bubbles import bubble_chart, split_table
@@ -55,31 +53,30 @@ def partition(
 
 
 @app.command()
-def predict(folder: Path, images: list[Path]) -> None:
+def predict(
+    folder: Annotated[Path, typer.Argument(help="A finished run.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+) -> None:
     """Label images with the model of a finished run."""
     rows = [(str(each.path), each.label, percent(each.probability)) for each in judge(folder, images)]
     screen().print(names_table("", rows))
 
 
-def _data_lines() -> dict[str, str]:
-    known = {
-        name: f"{sum(each.sizes):,} images of {len(each.classes)} classes, from disk; get it with {each.fetch}"
-        for name, each in PUBLISHED.items()
-    }
-    return {
-        "digits": "scikit-learn's 1,797 images of 8 x 8 pixels, built in",
-        **known,
-        "folder": "your own: hub/CLASS/*.png, clients/NAME/** or clients/NAME/CLASS/*",
-        "npz": "your own arrays in one .npz file",
-    }
+def _lines(table: str) -> dict[str, str]:
+    """The summaries of a table; what others added says who they are."""
+    lines = {}
+    for name, row in TABLES[table].known.items():
+        holder = brought_by(table, name)
+        lines[name] = row.summary if holder is None else f"{row.summary} [{Path(holder.title).name}]".strip()
+    return lines
 
 
 LISTS: dict[str, Callable[[], dict[str, str]]] = {
-    "methods": lambda: {name: entry.summary for name, entry in METHODS.items()},
-    "data": _data_lines,
-    "models": lambda: {**MODELS, **{f"norm {name}": text for name, text in dict(NORMS).items()}},
-    "partitions": lambda: dict(PARTITIONS),
-    "labels": lambda: dict(LAYOUTS),
+    "methods": partial(_lines, "METHODS"),
+    "data": partial(_lines, "DATASETS"),
+    "models": lambda: {**_lines("MODELS"), **{f"norm {name}": text for name, text in dict(NORMS).items()}},
+    "partitions": partial(_lines, "PARTITIONS"),
+    "labels": partial(_lines, "LAYOUTS"),
     "views": lambda: {**VIEWS, **{f"strong = {name}": text for name, text in STRONG.items()}},
 }
 
@@ -89,8 +86,10 @@ def show_list(
     what: Annotated[
         str | None, typer.Argument(help=f"{', '.join(LISTS)}, presets, or a method for its settings.")
     ] = None,
+    use: Use = None,
 ) -> None:
     """Show what there is, a line each."""
+    activate(None if use is None else str(use))
     if what is not None and what not in (*LISTS, *METHODS, "presets"):
         raise unknown("list", what, [*LISTS, *METHODS, "presets"])
     paper = screen()
@@ -107,7 +106,7 @@ def show_list(
 def _settings_table(method: str) -> Table:
     shown = METHODS[method].defaults.get("settings", {})
     rows = [
-        (field.name, str(shown.get(field.name, field.default)), field.metadata["help"])
+        (field.name, str(shown.get(field.name, field.default)), field.metadata.get("help", ""))
         for field in fields(METHODS[method].method)  # type: ignore[arg-type]
     ]
     return names_table(f"settings of {method}: --set NAME=VALUE", rows)

@@ -23,7 +23,7 @@ from fedglean.seeds import is_group
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
-OUTSIDE = {"method": "name it after 'run'", "preset": "use --preset", "file": "use --config"}
+OUTSIDE = {"method": "name it after 'run'", "preset": "use --preset", "file": "use --config", "use": "write --use"}
 
 
 class Commands(TyperGroup):
@@ -50,6 +50,9 @@ def ended(sentence: str, code: int) -> typer.Exit:
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Use = Annotated[
+    Path | None, typer.Option(help="A Python file with methods, models, data sets, partitions of your own.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -83,10 +86,13 @@ def configuration(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
     executor: Annotated[str | None, typer.Option(help="auto, loop or stack: clients one by one, or as one.")] = None,
-    placement: Annotated[str | None, typer.Option(help="here or workers: in this process, or one a core.")] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="here, workers or ray: in this process, one a core, a cluster.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Worker processes; 0 is one a core.")] = None,
     block: Annotated[int | None, typer.Option(help="Clients that are served and summed together.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of torch.")] = None,
+    use: Use = None,
     preset: Annotated[str | None, typer.Option(help="A cell of a paper: `fedglean list presets`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file; flags override it.")] = None,
     set: Annotated[list[str] | None, typer.Option(help="Any other key: rate=0.1, gate.quorum=0.3.")] = None,

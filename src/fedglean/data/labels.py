@@ -20,11 +20,11 @@ from fedglean.data.partition import (
     Split,
     apportion,
     by_class,
-    check_form,
     cut,
     deal,
     dealer,
     fill,
+    of_form,
     real,
     whole,
 )
@@ -33,24 +33,9 @@ from fedglean.randomness import fold_int, generator
 
 Holdings = tuple[Indices, Groups, Groups]
 
-LAYOUTS = {
-    "hub:N": "N labels at the hub, equally many a class; the clients share the rest without labels",
-    "all-hub": "all images and labels at the hub, nothing at the clients (the centralised ceiling)",
-    "each:N": "every client has labels for N of its own images, as equal over its classes as they allow",
-    "fraction:F": "a share F of every client's images is labelled; a list F1,F2,... is cycled over the clients",
-    "all": "every client has labels for all its images",
-    "PL:P%": "HASSLE, P % of all images labelled: every client is partially labelled",
-    "LPL:P%": "HASSLE, P % of all images labelled: fully and partially labelled clients",
-    "UPL:P%": "HASSLE, P % of all images labelled: partially labelled and unlabelled clients",
-    "LU:P%": "HASSLE, P % of all images labelled: fully labelled and unlabelled clients",
-    "ALL:P%": "HASSLE, P % of all images labelled: fully labelled, partially labelled and unlabelled clients",
-    "mismatch-digits:N": "Fed-SHVR: every client has N labels of two classes; its other images are of any class",
-    "mismatch:N,RATIO": "Fed-SHVR: N labels of 60 % of the classes; a share RATIO of the rest is of the others",
-}
-
 
 @dataclass(frozen=True)
-class _Pool:
+class Pool:
     """All training images with their true classes, and how to deal and draw."""
 
     truth: Indices
@@ -72,20 +57,34 @@ class _Pool:
         return generator(fold_int(self.key, name, number))
 
 
+@dataclass(frozen=True)
+class LabelLayout:
+    """Who has labels, under a form such as "hub:N".
+
+    `give` gets the pool, the whole spec and its value, and gives back the hub's images, and every client's labelled
+    and unlabelled ones.
+    """
+
+    give: Callable[[Pool, str, str], Holdings]
+    summary: str
+
+
 def make_split(labels: Tensor, classes: int, clients: int, partition: str, who: str, seed: int) -> Split:
     """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS.
 
     Labels must be known for all images, else nobody could spread classes: a real federation has its split by nature.
     """
-    check_form("label layout", who, LAYOUTS)
+    layout = of_form("label layout", who, LAYOUTS)
     how = dealer(partition)
     if labels.ndim != 1 or len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
     if not 1 <= clients <= len(labels):
         raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use 1 to {len(labels)} clients")
-    pool = _Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
-    kind, _, value = who.partition(":")
-    hub, labelled, unlabelled = _RULES[kind](pool, who, value)
+    pool = Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
+    hub, labelled, unlabelled = layout.give(pool, who, who.partition(":")[2])
+    if (len(labelled), len(unlabelled)) != (clients, clients):
+        made = f"{len(labelled)} labelled and {len(unlabelled)} unlabelled parts"
+        raise ConfigError(f"'{who}' made {made} for {clients} clients; it must make one of each for each")
     return Split(_tensor(hub), tuple(map(_tensor, labelled)), tuple(map(_tensor, unlabelled)))
 
 
@@ -97,7 +96,7 @@ def _nothing(clients: int = 0) -> Groups:
     return [np.empty(0, np.int64) for _ in range(clients)]
 
 
-def _hub(pool: _Pool, who: str, value: str) -> Holdings:
+def _hub(pool: Pool, who: str, value: str) -> Holdings:
     count, classes = whole(value, who), pool.classes
     if count % classes:
         low = count - count % classes
@@ -114,11 +113,11 @@ def _hub(pool: _Pool, who: str, value: str) -> Holdings:
     return hub, _nothing(pool.clients), pool.deal(np.setdiff1d(pool.all(), hub), pool.clients, "unlabelled")
 
 
-def _all_hub(pool: _Pool, who: str, value: str) -> Holdings:
+def _all_hub(pool: Pool, who: str, value: str) -> Holdings:
     return np.argsort(pool.truth, kind="stable"), _nothing(pool.clients), _nothing(pool.clients)
 
 
-def _each(pool: _Pool, who: str, value: str) -> Holdings:
+def _each(pool: Pool, who: str, value: str) -> Holdings:
     count = whole(value, who)
     held = pool.deal(pool.all(), pool.clients, "images")
     least = min(len(images) for images in held)
@@ -130,7 +129,7 @@ def _each(pool: _Pool, who: str, value: str) -> Holdings:
     return np.empty(0, np.int64), [images[mine] for images, mine in pairs], [np.delete(*pair) for pair in pairs]
 
 
-def _in_turn(pool: _Pool, images: Indices, client: int) -> Indices:
+def _in_turn(pool: Pool, images: Indices, client: int) -> Indices:
     """Places of one image of every class, then of a second of every class, and so on; the first class is random."""
     kinds = pool.draw("turns", client).permutation(pool.classes)[pool.truth[images]]
     turn = np.empty(len(images), np.int64)
@@ -138,7 +137,7 @@ def _in_turn(pool: _Pool, images: Indices, client: int) -> Indices:
     return np.lexsort((kinds, turn))
 
 
-def _fraction(pool: _Pool, who: str, value: str) -> Holdings:
+def _fraction(pool: Pool, who: str, value: str) -> Holdings:
     shares = [real(text, who, 0, 1) for text in value.split(",")]
     if len(shares) > pool.clients:
         raise ConfigError(f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one a client")
@@ -148,11 +147,11 @@ def _fraction(pool: _Pool, who: str, value: str) -> Holdings:
     return np.empty(0, np.int64), [images[:n] for images, n in pairs], [images[n:] for images, n in pairs]
 
 
-def _all(pool: _Pool, who: str, value: str) -> Holdings:
+def _all(pool: Pool, who: str, value: str) -> Holdings:
     return np.empty(0, np.int64), pool.deal(pool.all(), pool.clients, "images"), _nothing(pool.clients)
 
 
-def _hassle(pool: _Pool, who: str, value: str) -> Holdings:
+def _hassle(pool: Pool, who: str, value: str) -> Holdings:
     """Fully labelled clients share half of the labels where there are both kinds, as in the release."""
     if not value.endswith("%"):
         raise ConfigError(f"'{who}' needs a percentage; write '{who.removesuffix(value)}10%'")
@@ -188,7 +187,7 @@ def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     return members
 
 
-def _unlabelled_at_partial(pool: _Pool, who: str, labels: int, rest: int, partial: int, none: int) -> int:
+def _unlabelled_at_partial(pool: Pool, who: str, labels: int, rest: int, partial: int, none: int) -> int:
     """So many that partially labelled clients are as large as the mean, but at most half of what is left."""
     if not partial or not none:
         return rest if partial else 0
@@ -197,7 +196,7 @@ def _unlabelled_at_partial(pool: _Pool, who: str, labels: int, rest: int, partia
     return min(max(round(partial * len(pool.truth) / pool.clients) - counted, 0), rest // 2)
 
 
-def _stratified(pool: _Pool, images: Indices, count: int, name: str) -> tuple[Indices, Indices]:
+def _stratified(pool: Pool, images: Indices, count: int, name: str) -> tuple[Indices, Indices]:
     """`count` images with every class in its share, and the others."""
     if count == 0:
         return images[:0], images
@@ -206,25 +205,25 @@ def _stratified(pool: _Pool, images: Indices, count: int, name: str) -> tuple[In
     return taken, np.setdiff1d(images, taken)
 
 
-def _shared(pool: _Pool, marked: Indices, full: int, partial: int) -> Groups:
+def _shared(pool: Pool, marked: Indices, full: int, partial: int) -> Groups:
     """Halves dealt like two clients, so that the fully labelled are as skewed as any, but exact in size."""
     if not full or not partial:
         return [marked, marked[:0]] if full else [marked[:0], marked]
     return np.array_split(np.concatenate(pool.deal(marked, 2, "halves")), 2)
 
 
-def _some(pool: _Pool, images: Indices, clients: int, name: str) -> Groups:
+def _some(pool: Pool, images: Indices, clients: int, name: str) -> Groups:
     return pool.deal(images, clients, name) if len(images) else _nothing(clients)
 
 
-def _two_classes(pool: _Pool, who: str, value: str) -> Holdings:
+def _two_classes(pool: Pool, who: str, value: str) -> Holdings:
     wanted, _ = _wanted(pool, who, whole(value, who), 2)
     labelled = cut(pool.by_class(pool.all(), "labels"), wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
     return np.empty(0, np.int64), labelled, pool.deal(rest, pool.clients, "unlabelled")
 
 
-def _wanted(pool: _Pool, who: str, count: int, share: int) -> tuple[Indices, NDArray[np.bool_]]:
+def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDArray[np.bool_]]:
     """Labels by client and class, and who knows which: `share` classes each, every class as often, give or take one."""
     have, draw = np.bincount(pool.truth, minlength=pool.classes), pool.draw("known classes")
     if not 1 <= share <= min(count, pool.classes):
@@ -240,7 +239,7 @@ def _wanted(pool: _Pool, who: str, count: int, share: int) -> tuple[Indices, NDA
     return wanted, wanted > 0
 
 
-def _mismatch(pool: _Pool, who: str, value: str) -> Holdings:
+def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
     """The partition's plan, bent as little as needed for the ratio; images for which there is no place stay out."""
     count, comma, ratio_text = value.partition(",")
     ratio = real(ratio_text if comma else "nothing", who, 0, 1)
@@ -282,13 +281,29 @@ def _trimmed(foreign: Indices, own: Indices, sizes: Indices, ratio: float) -> tu
     return foreign, own
 
 
-_RULES: dict[str, Callable[[_Pool, str, str], Holdings]] = {
-    "hub": _hub,
-    "all-hub": _all_hub,
-    "each": _each,
-    "fraction": _fraction,
-    "all": _all,
-    **dict.fromkeys(("PL", "LPL", "UPL", "LU", "ALL"), _hassle),
-    "mismatch-digits": _two_classes,
-    "mismatch": _mismatch,
+LAYOUTS: dict[str, LabelLayout] = {
+    "hub:N": LabelLayout(_hub, "N labels at the hub, equally many a class; the clients share the rest without labels"),
+    "all-hub": LabelLayout(
+        _all_hub, "all images and labels at the hub, nothing at the clients (the centralised ceiling)"
+    ),
+    "each:N": LabelLayout(
+        _each, "every client has labels for N of its own images, as equal over its classes as they allow"
+    ),
+    "fraction:F": LabelLayout(
+        _fraction, "a share F of every client's images is labelled; a list F1,F2,... is cycled over the clients"
+    ),
+    "all": LabelLayout(_all, "every client has labels for all its images"),
+    "PL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: every client is partially labelled"),
+    "LPL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: fully and partially labelled clients"),
+    "UPL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: partially labelled and unlabelled clients"),
+    "LU:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: fully labelled and unlabelled clients"),
+    "ALL:P%": LabelLayout(
+        _hassle, "HASSLE, P % of all images labelled: fully labelled, partially labelled and unlabelled clients"
+    ),
+    "mismatch-digits:N": LabelLayout(
+        _two_classes, "Fed-SHVR: every client has N labels of two classes; its other images are of any class"
+    ),
+    "mismatch:N,RATIO": LabelLayout(
+        _mismatch, "Fed-SHVR: N labels of 60 % of the classes; a share RATIO of the rest is of the others"
+    ),
 }

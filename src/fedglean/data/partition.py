@@ -7,8 +7,9 @@ bounded number of times and then mended, where the codes may loop for ever.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,19 +23,30 @@ Indices = NDArray[np.int64]
 Weights = NDArray[np.float64]
 Groups = list[Indices]
 Dealer = Callable[[Groups, int, np.random.Generator], Groups]
+Thing = TypeVar("Thing")
 
 REDRAWS = 1000
 LEAST = 10
 SPREAD = 0.2
 BLOCK = 10
 
-PARTITIONS = {
-    "iid": "shuffled and dealt; sizes differ by at most one",
-    "classes:K": "at most K classes a client, equal shards of each class (SemiFL's K = 2)",
-    "dirichlet:BETA": "each class shared out by Dirichlet(BETA), sizes differ widely (SemiFL)",
-    "balanced-dirichlet:ALPHA": "each client a Dirichlet(ALPHA) mix of classes, sizes within 20 % of equal (Fed-SHVR)",
-    "hassle-dirichlet:ALPHA": "each class shared out by Dirichlet(ALPHA), then cut again into equal sizes (HASSLE)",
-}
+
+def as_it_is(text: str, spec: str) -> str:
+    """The value of a spec that is read by whoever uses it."""
+    return text
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How images are spread, under a form such as "classes:K".
+
+    `deal` gets the images by class, the number of clients, a generator to draw from and, where the form has one, the
+    value that `read` made of its text; it gives back every client's images.
+    """
+
+    deal: Callable[..., Groups]
+    summary: str
+    read: Callable[[str, str], Any] = as_it_is
 
 
 @dataclass(frozen=True)
@@ -70,20 +82,12 @@ def _range(counts: list[int]) -> str:
 
 def dealer(partition: str) -> Dealer:
     """The spec as a function of the images by class, the number of clients and a generator."""
-    kind, _, value = partition.partition(":")
-    check_form("partition", partition, PARTITIONS)
-    if kind == "iid":
-        return _iid
-    if kind == "classes":
-        share = whole(value, partition)
-        return lambda groups, clients, draw: _few_classes(groups, clients, share, draw)
-    spread = real(value, partition, 1e-4, 1e6)
-    shared: dict[str, Dealer] = {
-        "dirichlet": lambda groups, clients, draw: _dirichlet(groups, clients, spread, LEAST, draw),
-        "balanced-dirichlet": lambda groups, clients, draw: _balanced(groups, clients, spread, draw),
-        "hassle-dirichlet": lambda groups, clients, draw: _recut(groups, clients, spread, draw),
-    }
-    return shared[kind]
+    kind = of_form("partition", partition, PARTITIONS)
+    text = partition.partition(":")[2]
+    if not text:
+        return kind.deal
+    value = kind.read(text, partition)
+    return lambda groups, clients, draw: kind.deal(groups, clients, draw, value)
 
 
 def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -> Groups:
@@ -94,18 +98,21 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
         )
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))
+    if len(parts) != clients:
+        raise ConfigError(f"the partition made {len(parts)} parts for {clients} clients; it must make one for each")
     shuffle = generator(fold_int(key, "shuffle"))
     return [shuffle.permutation(part) for part in parts]
 
 
-def check_form(what: str, spec: str, forms: dict[str, str]) -> None:
-    """A known kind, with a value where its form has one and without where it has not."""
+def of_form(what: str, spec: str, forms: Mapping[str, Thing]) -> Thing:
+    """What the table has for a spec: its kind, with a value where the form has one and without where it has not."""
     kinds = {form.partition(":")[0]: form for form in forms}
     kind, colon, value = spec.partition(":")
     if kind not in kinds:
         raise unknown(what, kind, kinds)
     if (":" in kinds[kind]) != bool(value) or (colon and not value):
         raise ConfigError(f"'{spec}' is no {what}; write it as '{kinds[kind]}'")
+    return forms[kinds[kind]]
 
 
 def whole(text: str, spec: str) -> int:
@@ -162,7 +169,7 @@ def _iid(groups: Groups, clients: int, draw: np.random.Generator) -> Groups:
     return np.array_split(draw.permutation(np.concatenate(groups)), clients)
 
 
-def _few_classes(groups: Groups, clients: int, share: int, draw: np.random.Generator) -> Groups:
+def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share: int) -> Groups:
     """As many shards of every class as the others, give or take one; a client may be dealt two shards of one class."""
     if clients * share < len(groups):
         need = -(-len(groups) // clients)
@@ -180,7 +187,7 @@ def _shards(groups: Groups, shards: Indices) -> list[Groups]:
     return [np.array_split(group, n) for group, n in zip(groups, shards, strict=True)]
 
 
-def _dirichlet(groups: Groups, clients: int, spread: float, least: float, draw: np.random.Generator) -> Groups:
+def _dirichlet(groups: Groups, clients: int, draw: np.random.Generator, spread: float, least: float = LEAST) -> Groups:
     """SemiFL's draw, again until nobody has fewer than `least` images (or half of the mean, if that is less)."""
     sizes = np.array([len(group) for group in groups])
     least = int(min(least, sizes.sum() / clients / 2))
@@ -221,17 +228,17 @@ def _mended(counts: Indices, least: int) -> Indices:
     return counts
 
 
-def _recut(groups: Groups, clients: int, spread: float, draw: np.random.Generator) -> Groups:
+def _recut(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
     """In blocks of at most ten clients, as the release does; neighbours share classes where the last cuts fall."""
     mean, parts = sum(len(group) for group in groups) / clients, Groups()
     for members in np.array_split(np.arange(clients), -(-clients // BLOCK)):
         ends = (members[0] / clients, (members[-1] + 1) / clients)
         block = [group[round(ends[0] * len(group)) : round(ends[1] * len(group))] for group in groups]
-        parts += _dirichlet(block, len(members), spread, mean / 2, draw)
+        parts += _dirichlet(block, len(members), draw, spread, mean / 2)
     return np.array_split(np.concatenate(parts), clients)
 
 
-def _balanced(groups: Groups, clients: int, spread: float, draw: np.random.Generator) -> Groups:
+def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
     """Clients in random order take their mix from what is left, so the last ones take what the others did not want."""
     left = np.array([len(group) for group in groups])
     sizes = _near_equal(int(left.sum()), clients, draw)
@@ -247,3 +254,28 @@ def _near_equal(total: int, clients: int, draw: np.random.Generator) -> Indices:
     offset = draw.uniform(-1, 1, clients)
     offset -= offset.mean()
     return apportion(1 + SPREAD * offset / max(1.0, float(np.abs(offset).max())), total)
+
+
+def _concentration(text: str, spec: str) -> float:
+    return real(text, spec, 1e-4, 1e6)
+
+
+PARTITIONS: dict[str, Partition] = {
+    "iid": Partition(_iid, "shuffled and dealt; sizes differ by at most one"),
+    "classes:K": Partition(
+        _few_classes, "at most K classes a client, equal shards of each class (SemiFL's K = 2)", whole
+    ),
+    "dirichlet:BETA": Partition(
+        _dirichlet, "each class shared out by Dirichlet(BETA), sizes differ widely (SemiFL)", _concentration
+    ),
+    "balanced-dirichlet:ALPHA": Partition(
+        _balanced,
+        "each client a Dirichlet(ALPHA) mix of classes, sizes within 20 % of equal (Fed-SHVR)",
+        _concentration,
+    ),
+    "hassle-dirichlet:ALPHA": Partition(
+        _recut,
+        "each class shared out by Dirichlet(ALPHA), then cut again into equal sizes (HASSLE)",
+        _concentration,
+    ),
+}

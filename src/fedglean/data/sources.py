@@ -4,9 +4,11 @@ Nothing is downloaded. What is read of a published set is compared with known ch
 so that two people who name the same set train on the same pixels.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +24,16 @@ from fedglean.data.layouts import Found, find, places
 from fedglean.errors import ConfigError, DataError, unknown
 from fedglean.randomness import key, order
 
-__all__ = ["NAMES", "PUBLISHED", "Dataset", "Published", "load", "load_published"]
+__all__ = ["DATASETS", "PUBLISHED", "Dataset", "Published", "Source", "load", "load_published"]
 
-NAMES = ("digits", *PUBLISHED, "folder", "npz")
+
+@dataclass(frozen=True)
+class Source:
+    """A data set under a name: how it is read, from below a place on disk where it needs one."""
+
+    load: Callable[..., Dataset]
+    summary: str
+    on_disk: bool = False
 
 
 def load(name: str, root: Path | None = None, allow_partial: bool = False, test_fraction: float = 0.2) -> Dataset:
@@ -33,19 +42,18 @@ def load(name: str, root: Path | None = None, allow_partial: bool = False, test_
     `allow_partial` accepts a published set of which only some parts are on disk; `test_fraction` is what is held out
     of a user's folder that has no test set.
     """
-    if name not in NAMES:
-        raise unknown("data set", name, NAMES)
-    if name == "digits":
-        return _digits()
-    if root is None:
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    source = DATASETS[name]
+    if root is None and source.on_disk:
         raise ConfigError(
             f"the data set '{name}' is read from disk; say where it lies, or take 'digits', which is built in"
         )
-    if name == "folder":
-        return from_folder(Path(root), test_fraction)
-    if name == "npz":
-        return from_npz(Path(root))
-    return load_published(PUBLISHED[name], Path(root), allow_partial)
+    options: dict[str, Any] = {"allow_partial": allow_partial} if name in PUBLISHED else {}
+    options |= {"test_fraction": test_fraction} if name == "folder" else {}
+    dataset = source.load(None if root is None else Path(root), **options)
+    _check(name, dataset)
+    return dataset
 
 
 def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:
@@ -123,7 +131,28 @@ def _complete(known: Published, tensors: Tensors, root: Path, allow_partial: boo
     return False
 
 
-def _digits() -> Dataset:
+def _check(name: str, dataset: Dataset) -> None:
+    """What the rest relies on; a function of the user's own may have made it."""
+    if not isinstance(dataset, Dataset):
+        raise DataError(f"'{name}' gave a {type(dataset).__name__} in place of a fedglean.data.dataset.Dataset")
+    channels, classes = len(dataset.mean), len(dataset.classes)
+    parts = {
+        "training": (dataset.train_images, dataset.train_labels),
+        "test": (dataset.test_images, dataset.test_labels),
+    }
+    for part, (images, labels) in parts.items():
+        fits = images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == channels == len(dataset.std)
+        if not fits or labels.dtype != torch.int64 or labels.shape != images.shape[:1] or not len(labels):
+            raise DataError(
+                f"the {part} images of '{name}' must be uint8 of n x {channels} x height x width with n > 0 labels of "
+                f"int64, not {images.dtype} of {tuple(images.shape)} with {labels.dtype} of {tuple(labels.shape)}"
+            )
+        lowest = -1 if part == "training" else 0
+        if not lowest <= int(labels.min()) <= int(labels.max()) < classes:
+            raise DataError(f"the {part} labels of '{name}' must be from {lowest} to {classes - 1}")
+
+
+def _digits(root: Path | None) -> Dataset:
     """scikit-learn's 1797 digits of 8 x 8, the one set that needs no file; 17 grey levels are spread over 0..255."""
     from sklearn.datasets import load_digits
 
@@ -136,3 +165,15 @@ def _digits() -> Dataset:
     return Dataset(
         "digits", tuple("0123456789"), images[train], labels[train], images[test], labels[test], mean, std, False, 1
     )
+
+
+def _line(known: Published) -> str:
+    return f"{sum(known.sizes):,} images of {len(known.classes)} classes, from disk; get it with {known.fetch}"
+
+
+DATASETS: dict[str, Source] = {
+    "digits": Source(_digits, "scikit-learn's 1,797 images of 8 x 8 pixels, built in"),
+    **{name: Source(partial(load_published, known), _line(known), True) for name, known in PUBLISHED.items()},
+    "folder": Source(from_folder, "your own: hub/CLASS/*.png, clients/NAME/** or clients/NAME/CLASS/*", True),
+    "npz": Source(from_npz, "your own arrays in one .npz file", True),
+}

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from fedglean.errors import ConfigError, unknown
 from fedglean.models import norm as norms
 from fedglean.models.layers import Layers, Net, Plan, plan_of
-from fedglean.models.nets import WITH_DROPOUT, net_of
+from fedglean.models.nets import MODELS, net_of
 from fedglean.randomness import Key, fold_int
 
 _FIELDS = ("name", "shape", "classes", "width", "norm", "dropout")
@@ -34,8 +34,9 @@ def _check_numbers(it: "Architecture") -> None:
         raise ConfigError(f"width is a share of the channels and must be above 0, not {it.width}; 1 is the full model")
     if not 0 <= it.dropout < 1:
         raise ConfigError(f"dropout is a share of the units from 0 to below 1, not {it.dropout}")
-    if it.dropout > 0 and it.name not in WITH_DROPOUT:
-        raise ConfigError(f"{it.name} has no dropout layer; {' and '.join(WITH_DROPOUT)} have one")
+    if it.dropout > 0 and not net_of(it.name).dropout:
+        having = [name for name, kind in MODELS.items() if kind.dropout]
+        raise ConfigError(f"{it.name} has no dropout layer; {' and '.join(having)} have one")
 
 
 def _check_size(it: "Architecture", smallest: int) -> None:
@@ -77,11 +78,11 @@ class Architecture:
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        net, smallest = net_of(self.name)
+        kind = net_of(self.name)
         _check_numbers(self)
-        _check_size(self, smallest)
-        object.__setattr__(self, "net", net)
-        object.__setattr__(self, "plan", plan_of(net, self.shape, self.classes, self.width))
+        _check_size(self, kind.smallest)
+        object.__setattr__(self, "net", kind.net)
+        object.__setattr__(self, "plan", plan_of(kind.net, self.shape, self.classes, self.width))
         _check_groups(self)
 
     @property

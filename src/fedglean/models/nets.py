@@ -1,6 +1,7 @@
 """The nets by name."""
 
 import re
+from dataclasses import dataclass
 from functools import partial
 
 from fedglean.errors import unknown
@@ -12,31 +13,39 @@ from fedglean.models.mlp import mlp
 from fedglean.models.resnet import resnet8
 from fedglean.models.wide_resnet import wide_resnet
 
-MODELS: dict[str, str] = {
-    "cnn": "two small convolutions, for digits and laptops",
-    "mlp": "one hidden layer of 5000 units (Fed-SHVR, MNIST)",
-    "lenet": "LeNet-5 (HASSLE, Fashion-MNIST)",
-    "resnet8": "ResNet-8, 64 to 256 channels (HASSLE, CIFAR)",
-    "cnn13": "13 layers with dropout (Fed-SHVR, CIFAR-10)",
-    "wrn-28-2": "WideResNet-28-2 (SemiFL, CIFAR-10 and SVHN); wrn-28-K for any other K",
-    "wrn-28-8": "WideResNet-28-8 (SemiFL, CIFAR-100)",
+
+@dataclass(frozen=True)
+class NetKind:
+    """A net under a name.
+
+    `smallest` is the image side that still leaves it a pixel after its poolings; `dropout` says that it has a layer
+    which drops.
+    """
+
+    net: Net
+    summary: str
+    smallest: int = 1
+    dropout: bool = False
+
+
+MODELS: dict[str, NetKind] = {
+    "cnn": NetKind(cnn, "two small convolutions, for digits and laptops", 4),
+    "mlp": NetKind(mlp, "one hidden layer of 5000 units (Fed-SHVR, MNIST)", dropout=True),
+    "lenet": NetKind(lenet, "LeNet-5 (HASSLE, Fashion-MNIST)", 12),
+    "resnet8": NetKind(resnet8, "ResNet-8, 64 to 256 channels (HASSLE, CIFAR)", 4),
+    "cnn13": NetKind(cnn13, "13 layers with dropout (Fed-SHVR, CIFAR-10)", 12, dropout=True),
+    "wrn-28-2": NetKind(
+        partial(wide_resnet, widen=2), "WideResNet-28-2 (SemiFL, CIFAR-10 and SVHN); wrn-28-K for any other K", 4
+    ),
+    "wrn-28-8": NetKind(partial(wide_resnet, widen=8), "WideResNet-28-8 (SemiFL, CIFAR-100)", 4),
 }
-WITH_DROPOUT = ("mlp", "cnn13")
-
-_PLAIN: dict[str, tuple[Net, int]] = {
-    "cnn": (cnn, 4),
-    "mlp": (mlp, 1),
-    "lenet": (lenet, 12),
-    "resnet8": (resnet8, 4),
-    "cnn13": (cnn13, 12),
-}
+WIDE = re.compile(r"wrn-28-([1-9]\d?)")
 
 
-def net_of(name: str) -> tuple[Net, int]:
-    """The net's function and the smallest image side that leaves it a pixel after its poolings."""
-    if name in _PLAIN:
-        return _PLAIN[name]
-    wide = re.fullmatch(r"wrn-28-([1-9]\d?)", name)
+def net_of(name: str) -> NetKind:
+    if name in MODELS:
+        return MODELS[name]
+    wide = WIDE.fullmatch(name)
     if wide is None:
         raise unknown("model", name, MODELS)
-    return partial(wide_resnet, widen=int(wide[1])), 4
+    return NetKind(partial(wide_resnet, widen=int(wide[1])), f"WideResNet-28-{wide[1]}", 4)

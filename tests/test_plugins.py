@@ -1,0 +1,412 @@
+"""Methods, models, data sets, partitions and label layouts of one's own: a file, or an installed package."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import fedglean
+from fedglean import cli, plugins
+from fedglean.config import configure, fingerprint, resolve, to_toml
+from fedglean.errors import ConfigError, DataError, StorageError
+from fedglean.folder import RunFolder
+from fedglean.methods import METHODS
+from fedglean.testing import check_method
+from fedglean.testing.compare import difference
+
+OWN = '''
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from fedglean import Ask, Method, Stream, Train, Upload, setting
+from fedglean.data.dataset import Dataset, channel_statistics
+from fedglean.methods.common import supervised
+from fedglean.sgd import SGD
+from fedglean.tree import Record
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """FedAvg, plainly."""
+
+    epochs: int = setting(1, "local epochs", low=1)
+    rate: float = 0.1
+
+    def start(self, make):
+        return Record(model=make("model"))
+
+    def round(self, hub, state):
+        reply = yield Ask(self.client, to=hub.everyone, message={"model": state.model})
+        return Record(model=reply.mean("model"))
+
+    def client(self, me, message):
+        if not len(me.labelled):
+            return None
+        streams = {"labelled": Stream(me.labelled)}
+        trained = yield Train(message.model, streams, supervised, SGD(self.rate), epochs=self.epochs)
+        return Upload(model=trained.model, weight=len(me.labelled))
+
+    def predictors(self, state):
+        return {"model": state.model}
+
+
+def hidden(layers, images):
+    """One hidden layer of 8 units."""
+    x = F.relu(layers.linear("hidden", images.flatten(1), 8))
+    return layers.linear("output", x, layers.classes)
+
+
+def stripes(root):
+    """Horizontal and vertical stripes."""
+    noise = np.random.default_rng(0).integers(0, 60, (120, 1, 8, 8))
+    lines = np.zeros((120, 1, 8, 8))
+    lines[::2, :, ::2] = lines[1::2, :, :, ::2] = 180
+    images, labels = torch.from_numpy((lines + noise).astype("uint8")), torch.arange(120) % 2
+    mean, std = channel_statistics(images[:80])
+    halves = (images[:80], labels[:80], images[80:], labels[80:])
+    return Dataset("stripes", ("rows", "columns"), *halves, mean, std, flip=False, pad=0)
+
+
+def by_turns(groups, clients, draw, size):
+    """Clients get SIZE images each, of all classes in turn."""
+    rows = np.concatenate(groups)
+    return [rows[k :: clients][: int(size)] for k in range(clients)]
+
+
+def first(pool, spec, value):
+    """The first half of every client's images is labelled."""
+    held = pool.deal(pool.all(), pool.clients, "images")
+    halves = [np.array_split(images, 2) for images in held]
+    return np.empty(0, np.int64), [half[0] for half in halves], [half[1] for half in halves]
+
+
+METHODS = {"plain": Plain}
+MODELS = {"hidden": hidden}
+DATASETS = {"stripes": stripes}
+PARTITIONS = {"by-turns:SIZE": by_turns}
+LAYOUTS = {"first-half": first}
+'''
+ALL_OWN = {"data": "stripes", "model": "hidden", "partition": "by-turns:12", "labels": "first-half", "clients": 4}
+QUICK: dict[str, Any] = {**ALL_OWN, "rounds": 3, "executor": "loop"}
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def refused(result: Result, code: int = 2) -> str:
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def edited(path: Path) -> None:
+    path.write_text(path.read_text().replace("rate: float = 0.1", "rate: float = 0.2"))
+
+
+def test_everything_of_ones_own_in_one_run(own: Path) -> None:
+    result = fedglean.run("plain", use="own.py", **QUICK | {"rounds": 12})
+    assert result.last.accuracy > 0.9
+    assert result.classes == ("rows", "columns")
+    assert result.predictors["model"].architecture.name == "hidden"
+
+
+@pytest.mark.parametrize("engine", [{"executor": "stack"}, {"placement": "workers", "workers": 2, "block": 2}])
+def test_engines_agree_on_it(engine: dict[str, Any]) -> None:
+    one, other = (fedglean.run("plain", use="own.py", dtype="float64", **QUICK | each) for each in ({}, engine))
+    assert difference(one.predictors["model"], other.predictors["model"], 1e-10) is None
+
+
+def test_the_judge_takes_a_model_of_ones_own(own: Path) -> None:
+    from fedglean.methods.supervised import HubTraining
+
+    check_method(HubTraining(epochs=1), model="hidden", use=own)
+
+
+def test_names_are_known_to_configurations_that_use_the_file_and_to_no_others() -> None:
+    assert configure("plain", use="own.py", **ALL_OWN).method == "plain"
+    for options in ({"method": "plain"}, {"model": "hidden"}, {"partition": "by-turns:2"}, {"labels": "first-half"}):
+        with pytest.raises(ConfigError, match="unknown"):
+            configure(**{"method": "semifl"} | options)
+    with pytest.raises(ConfigError, match="unknown data set 'stripes'"):
+        configure("semifl", data="stripes")
+    assert "plain" not in METHODS
+
+
+def test_two_files_may_use_one_name_in_one_process(tmp_path: Path, own: Path) -> None:
+    (tmp_path / "other.py").write_text(OWN.replace("rate: float = 0.1", "rate: float = 0.5"))
+    rates = [configure("plain", use=file).settings["rate"] for file in ("own.py", "other.py", "own.py")]
+    assert rates == [0.1, 0.5, 0.1]
+
+
+def test_the_list_shows_what_a_file_adds_and_who_adds_it() -> None:
+    shown = call("list", "--use", "own.py")
+    assert shown.exit_code == 0
+    for name, line in {
+        "plain": "FedAvg, plainly.",
+        "hidden": "One hidden layer of 8 units.",
+        "stripes": "Horizontal and vertical stripes.",
+        "by-turns:SIZE": "Clients get SIZE images each, of all classes in turn.",
+        "first-half": "The first half of every client's images is labelled.",
+    }.items():
+        assert f"{line} [own.py]" in next(row for row in shown.output.splitlines() if row.startswith(f"{name} "))
+    assert "local epochs" in call("list", "plain", "--use", "own.py").output
+    assert "own.py" not in call("list").output
+
+
+def test_a_run_is_resumed_and_predicts_from_anywhere(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(line: dict[str, Any]) -> None:
+        raise Stop
+
+    whole = fedglean.run("plain", use="own.py", out="whole", **QUICK)
+    with pytest.raises(Stop):
+        fedglean.run("plain", use="own.py", out="cut", on_round=stop, **QUICK)
+    Image.new("L", (8, 8)).save("black.png")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert f'use = "{own}"' in (tmp_path / "cut/config.toml").read_text()
+    assert call("resume", tmp_path / "cut", "--quiet").exit_code == 0
+    models = [RunFolder(tmp_path / name).predictors()[0]["model"] for name in ("whole", "cut")]
+    assert difference(whole.predictors["model"], models[0]) is None
+    assert difference(*models) is None
+    told = call("predict", tmp_path / "whole", tmp_path / "black.png")
+    assert told.exit_code == 0 and ("rows" in told.output or "columns" in told.output)
+    printed = call("config", "--config", tmp_path / "whole/config.toml")
+    assert printed.output == (tmp_path / "whole/config.toml").read_text()
+
+
+def test_seeds_go_on_with_it() -> None:
+    words = ["run", "plain", "--use", "own.py", *flags(QUICK), "--quiet", "--seeds", "2", "--out", "group"]
+    assert call(*words).exit_code == 0
+    assert call("resume", "group", "--quiet").exit_code == 0
+
+
+def test_a_run_does_not_go_on_with_an_edited_file(own: Path) -> None:
+    fedglean.run("plain", use="own.py", out="here", **QUICK)
+    before = own.read_text()
+    edited(own)
+    Image.new("L", (8, 8)).save("black.png")
+    for words in (["resume", "here"], ["predict", "here", "black.png"]):
+        assert f"config.toml or {own} was changed after the run began" in refused(call(*words), StorageError.exit_code)
+    own.write_text(before)
+    assert call("resume", "here").exit_code == 0
+
+
+def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(own: Path) -> None:
+    whole = fedglean.run("plain", use="own.py", **QUICK)
+    other = fedglean.run("plain", use="own.py", out="here", on_round=lambda line: edited(own), **QUICK)
+    assert difference(whole.predictors["model"], other.predictors["model"]) is None
+    assert "was changed" in refused(call("resume", "here"), StorageError.exit_code)
+
+
+def test_an_edited_file_is_read_again_by_the_next_configuration(own: Path) -> None:
+    first = configure("plain", use="own.py")
+    edited(own)
+    assert (first.settings["rate"], configure("plain", use="own.py").settings["rate"]) == (0.1, 0.2)
+
+
+def test_the_fingerprint_sees_what_a_file_says_and_not_where_it_lies(tmp_path: Path, own: Path) -> None:
+    mark = fingerprint(configure("plain", use="own.py"))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved/mine.py").write_text(OWN)
+    assert fingerprint(configure("plain", use="moved/mine.py")) == mark
+    edited(own)
+    assert fingerprint(configure("plain", use="own.py", rate=0.1)) != mark
+
+
+def test_a_toml_file_names_what_it_uses_from_where_it_lies(tmp_path: Path, own: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/mine.toml").write_text('use = "../own.py"\nmethod = "plain"\n')
+    config = configure(file="deep/mine.toml")
+    assert config.use == str(own)
+    assert resolve(None, {"method": "plain", "use": str(own)}) == config
+    assert 'use = "' not in to_toml(configure(file="deep/mine.toml", method="semifl", use="none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = (\n", "line 1: SyntaxError: '(' was never closed"),
+        ("\nimport nowhere\n", "line 2: ModuleNotFoundError: No module named 'nowhere'"),
+        ("def f():\n    raise ValueError('a\\nb')\n\nf()\n", "line 2: ValueError: a"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+        ("x = 3\n", "adds nothing; it should have some of METHODS, MODELS"),
+        ("METHODS = [3]\n", "line 1: METHODS must be a dictionary, not a list"),
+        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' is a int; it should be a function or a NetKind"),
+        ("METHODS = {'a': print}\n", "line 1: the method 'a' is no subclass of fedglean.Method"),
+        ("MODELS = {'a b': print}\n", "line 1: 'a b' is no name for a model"),
+        ("MODELS = {'a:K': print}\n", "line 1: 'a:K' is no name for a model"),
+        ("PARTITIONS = {'a': print, 'a:K': print}\n", "there are two forms of the partition 'a'"),
+        ("MODELS = {'cnn': print}\n", "line 1: a model 'cnn' is in fedglean already; choose another name"),
+        ("MODELS = {'wrn-28-5': print}\n", "a model 'wrn-28-5' is in fedglean already"),
+        ("PARTITIONS = {'classes': print}\n", "a partition 'classes' is in fedglean already"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: str, sentence: str) -> None:
+    own.write_text(text)
+    told = refused(call("run", "semifl", "--use", "own.py"))
+    assert str(own) in told and sentence in told
+    assert [path.name for path in own.parent.iterdir()] == ["own.py"]
+    assert configure("semifl").use is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('{"plain": Plain}', '{"semifl": Plain}', "a method 'semifl' is in fedglean already; choose another name"),
+        ("(frozen=True)", "", "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it"),
+        ("def predictors", "def others", "Plain lacks predictors"),
+        (
+            '= setting(1, "local epochs", low=1)\n    rate: float = 0.1',
+            "\n    rate: float",
+            "'epochs' of Plain has no def",
+        ),
+        (
+            "rate: float = 0.1",
+            "rate: tuple = (1,)",
+            "setting 'rate' of Plain must be a number, a text, or true or false",
+        ),
+    ],
+)
+def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sentence: str) -> None:
+    assert OWN.count(old) == 1
+    own.write_text(OWN.replace(old, new))
+    line = own.read_text().splitlines().index(next(row for row in own.read_text().splitlines() if "METHODS =" in row))
+    assert f"{own}, line {line + 1}: " in (told := refused(call("run", "semifl", "--use", "own.py")))
+    assert sentence in told
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    for name, why in {"none.py": "No such file or directory", ".": "Is a directory"}.items():
+        assert f"which is to be used: {why}" in refused(call("list", "--use", name))
+    assert "use must be text, not 3" in refused(call("run", "semifl", "--config", _toml(tmp_path, "use = 3\n")))
+    assert "write --use" in refused(call("run", "semifl", "--set", "use=own.py"))
+
+
+def _toml(folder: Path, text: str) -> Path:
+    (folder / "mine.toml").write_text(text)
+    return folder / "mine.toml"
+
+
+def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
+    own.write_text(OWN.replace("rate", "clients"))
+    assert "setting 'clients' of plain has the name of an option" in refused(call("config", "plain", "--use", "own.py"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "sentence"),
+    [
+        ("images[:80], labels[:80]", "images[:80] / 2, labels[:80]", DataError, "must be uint8 .* not torch.float32"),
+        ("images[80:], labels[80:]", "images[:0], labels[:0]", DataError, "the test images of 'stripes' must be"),
+        (
+            "torch.arange(120) % 2",
+            "torch.arange(120) % 3",
+            DataError,
+            "training labels of 'stripes' must be from -1 to 1",
+        ),
+        ("    halves = (", "    return images\n    halves = (", DataError, "'stripes' gave a Tensor in place of"),
+        ("for k in range(clients)]", "for k in range(3)]", ConfigError, "made 3 parts for 4 clients"),
+        ("[half[1] for half in halves]", "[]", ConfigError, "4 labelled and 0 unlabelled parts for 4 clients"),
+    ],
+)
+def test_what_a_users_function_gives_back_is_looked_at(
+    own: Path, old: str, new: str, kind: type[Exception], sentence: str
+) -> None:
+    assert OWN.count(old) == 1
+    own.write_text(OWN.replace(old, new))
+    with pytest.raises(kind, match=sentence):
+        fedglean.run("plain", use="own.py", **QUICK)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which Python looks for packages, and which it has forgotten afterwards."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder
+    look_again()
+    plugins.activate(None)
+
+
+def look_again() -> None:
+    sys.modules.pop("their_methods", None)
+    plugins.installed.cache_clear()
+
+
+def install(site: Path, text: str, version: str = "1.0") -> None:
+    """What pip leaves behind."""
+    about = site / "their_methods-1.0.dist-info"
+    about.mkdir(exist_ok=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: their-methods\nVersion: {version}\n")
+    (about / "entry_points.txt").write_text("[fedglean]\ntheirs = their_methods\n")
+    (site / "their_methods.py").write_text(text)
+    look_again()
+
+
+def test_an_installed_package_is_found_without_being_named(site: Path) -> None:
+    install(site, OWN)
+    assert "FedAvg, plainly. [the package their-methods]" in call("list", "methods").output
+    fedglean.run("plain", out="here", **QUICK)
+    assert "use =" not in Path("here/config.toml").read_text()
+    assert call("resume", "here").exit_code == 0
+    taken = refused(call("list", "--use", "own.py"))
+    assert "a method 'plain' is in the package their-methods already; choose another name" in taken
+
+
+def test_a_run_does_not_go_on_with_another_version_of_a_package(site: Path) -> None:
+    install(site, OWN)
+    fedglean.run("plain", out="here", **QUICK)
+    fedglean.run("hub-only", out="plain", rounds=1, executor="loop")
+    install(site, OWN, version="1.1")
+    assert "was changed after the run began" in refused(call("resume", "here"), StorageError.exit_code)
+    assert call("resume", "plain").exit_code == 0
+
+
+def test_a_fresh_process_finds_a_package_and_says_where_it_is_broken(site: Path) -> None:
+    install(site, "import nowhere\n")
+    command = [sys.executable, "-c", "from fedglean.cli import main; main()", "list"]
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    broken = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert broken.returncode == 2
+    assert broken.stderr == (
+        "error: the package their-methods cannot be loaded as their_methods: "
+        "ModuleNotFoundError: No module named 'nowhere'; mend it, or uninstall it\n"
+    )
+
+
+def test_a_run_without_anything_of_ones_own_is_called_what_it_was_before_there_was_such_a_thing() -> None:
+    parts = asdict(configure("hub-only"))
+    del parts["use"], parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    assert fingerprint(configure("hub-only")) == hashlib.sha256(text.encode()).hexdigest()
