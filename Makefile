@@ -7,19 +7,23 @@ demo: $(STAMP)
 	$(BIN)/fedglean demo
 
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
+# The reference pages, from the code.
+docs: $(STAMP)
+	$(BIN)/python docs/make_reference.py
+
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,deploy]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,deploy,export,ray]'
 	touch $(STAMP)
 
 clean:
 	rm -rf .venv build src/*.egg-info
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean

@@ -1,0 +1,67 @@
+"""fedglean export: a trained model for other programs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor
+
+from fedglean.cli.shared import app, say
+from fedglean.data.sources import load
+from fedglean.deploy.folders import hub_images
+from fedglean.errors import ConfigError, StorageError
+from fedglean.export import Answer, Trained, check, need_onnx, read_run, save_onnx, save_state_dict
+from fedglean.folder import RunFolder
+from fedglean.report.terminal import percent
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="A finished run.")],
+    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file; needs the extra 'export'.")] = None,
+    state_dict: Annotated[
+        Path | None, typer.Option(help="Write a safetensors file for fedglean.export.Classifier, a torch module.")
+    ] = None,
+    predictor: Annotated[
+        str | None, typer.Option(help="Which of the run's predictors, such as EM of hassle; else the first.")
+    ] = None,
+    checked: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare what was written with the run on its test images.")
+    ] = True,
+) -> None:
+    """Write the model for other programs: uint8 images in, probabilities out, normalisation inside."""
+    wanted = [(path, save) for path, save in ((onnx, save_onnx), (state_dict, save_state_dict)) if path is not None]
+    if not wanted:
+        raise ConfigError("nothing to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
+    if onnx is not None:
+        need_onnx()
+    trained = read_run(folder, predictor)
+    images = _test_images(folder) if checked else None
+    for path, save in wanted:
+        _write(path, save, trained, images)
+
+
+def _write(path: Path, save: Callable[[Trained, Path], Answer], trained: Trained, images: Tensor | None) -> None:
+    answer = save(trained, path)
+    if images is None:
+        say(f"{path}: not compared with the run")
+        return
+    found = check(answer, trained, images)
+    result = (
+        f"on {found.images} test images, {percent(found.agreement)} of the labels agree with the run's "
+        f"and probabilities differ by at most {found.difference:.0e}"
+    )
+    if not found.passed:
+        path.unlink()
+        raise StorageError(f"{path} was removed again: {result}")
+    say(f"{path}: {result}")
+
+
+def _test_images(folder: Path) -> Tensor:
+    """What the run was tested on; a hub of branches has but its own images to read."""
+    data = RunFolder(folder).config().data
+    root = None if data.root is None else Path(data.root)
+    if root is not None and (folder / "federation.json").exists():
+        return hub_images(root).test_images
+    return load(data.name, root, data.allow_partial).test_images

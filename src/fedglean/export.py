@@ -1,0 +1,247 @@
+"""A trained predictor leaves: as ONNX, or as a plain `state_dict` for the torch module `Classifier`.
+
+Both take raw uint8 images and give probabilities. What a reader must know beside the weights travels in the file's
+metadata. Weights leave in float32, whatever they were trained in: that is what runtimes compute with.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedglean.augment import Recipe
+from fedglean.checkpoint import write_whole
+from fedglean.engines.batches import Setting
+from fedglean.errors import ConfigError, StorageError, unknown
+from fedglean.evaluate import Predictor, logits
+from fedglean.folder import RunFolder
+from fedglean.method import Mixture
+from fedglean.models import Architecture, Model
+from fedglean.plugins import activate
+
+#: How far probabilities may be from the original's: rounding of another runtime, and no more.
+TOLERANCE = 1e-4
+INPUT = "uint8, n x channels x height x width, values 0 to 255; normalised inside"
+OUTPUT = "probabilities, n x classes"
+Answer = Callable[[Tensor], Tensor]
+
+
+class Network(nn.Module):
+    """One `Model` with its parameters and statistics as those of a module, under the names they have."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        for name, (shape, *_) in architecture.plan.parameters.items():
+            owner, own = self._place(name)
+            owner.register_parameter(own, nn.Parameter(torch.zeros(shape)))
+        batch_norms = architecture.plan.channels if architecture.norm in ("static", "running") else {}
+        self.statistics = [f"{layer}.{kind}" for layer in batch_norms for kind in ("mean", "variance")]
+        for name in self.statistics:
+            owner, own = self._place(name)
+            owner.register_buffer(own, torch.ones(batch_norms[name.rpartition(".")[0]]))
+
+    def _place(self, name: str) -> tuple[nn.Module, str]:
+        """The innermost of the nested modules that a dotted name runs through; a parameter's own name has no dots."""
+        *path, own = name.split(".")
+        owner: nn.Module = self
+        for step in path:
+            if step not in owner._modules:
+                owner.add_module(step, nn.Module())
+            owner = owner.get_submodule(step)
+        return owner, own
+
+    def forward(self, images: Tensor) -> Tensor:
+        parameters: dict[str, Tensor] = {name: self.get_parameter(name) for name in self.architecture.plan.parameters}
+        return Model(self.architecture, parameters, {n: self.get_buffer(n) for n in self.statistics}).evaluate(images)
+
+
+class Classifier(nn.Module):
+    """A predictor as a torch module: raw images in, probabilities out; `logits` is what to train on with a loss.
+
+    One network or, for a mixture, several whose logits are summed with `weights`. `mean` and `std` are of pixels in
+    0 to 255. A fresh one is empty: `load_classifier` reads a file, `load_state_dict` takes its tensors.
+    """
+
+    mean: Tensor
+    std: Tensor
+    weights: Tensor
+
+    def __init__(self, architectures: Sequence[Architecture], classes: Sequence[str]) -> None:
+        super().__init__()
+        self.classes = tuple(classes)
+        self.networks = nn.ModuleList(Network(each) for each in architectures)
+        channels = architectures[0].shape[0]
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("std", torch.ones(channels, 1, 1))
+        self.register_buffer("weights", torch.ones(len(architectures)))
+
+    def logits(self, images: Tensor) -> Tensor:
+        normalised = (images.to(self.mean.dtype) - self.mean) / self.std
+        each = [weight * network(normalised) for weight, network in zip(self.weights, self.networks, strict=True)]
+        return torch.stack(each).sum(0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.logits(images).softmax(-1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What leaves: a run's predictor, and what is to be known to use it."""
+
+    name: str
+    predictor: Predictor
+    classes: tuple[str, ...]
+    recipe: Recipe
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return self.predictor.models if isinstance(self.predictor, Mixture) else (self.predictor,)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The file's metadata."""
+        return {
+            "module": "fedglean.export.Classifier",
+            "predictor": self.name,
+            "classes": self.classes,
+            "input": INPUT,
+            "output": OUTPUT,
+            "mean": self.recipe.mean,
+            "std": self.recipe.std,
+            "architectures": [model.architecture.to_json() for model in self.models],
+        }
+
+    def classifier(self) -> Classifier:
+        module = Classifier([model.architecture for model in self.models], self.classes)
+        weights = self.predictor.weights if isinstance(self.predictor, Mixture) else (1.0,)
+        moments = torch.tensor([self.recipe.mean, self.recipe.std], dtype=torch.float64)[..., None, None] * 255
+        state = {"mean": moments[0], "std": moments[1], "weights": torch.tensor(weights)}
+        for place, model in enumerate(self.models):
+            tensors = {**model.parameters, **model.statistics}
+            state |= {f"networks.{place}.{name}": value for name, value in tensors.items()}
+        module.load_state_dict(state)
+        return module.eval()
+
+    def judge(self, images: Tensor) -> Tensor:
+        """The original's probabilities."""
+        dtype = next(iter(self.models[0].parameters.values())).dtype
+        return logits(self.predictor, images, Setting(self.recipe, dtype)).softmax(-1)
+
+
+def read_run(folder: Path, name: str | None = None) -> Trained:
+    """The first predictor of a finished run, or the one that is named."""
+    predictors, notes = RunFolder(folder).predictors()
+    name = next(iter(predictors)) if name is None else name
+    if name not in predictors:
+        raise unknown("predictor", name, predictors)
+    recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
+    trained = Trained(name, predictors[name], tuple(notes["classes"]), recipe)
+    if any(model.needs_statistics and not model.statistics for model in trained.models):
+        raise StorageError(f"{folder} has a model without batch-norm statistics; its output depends on the batch")
+    return trained
+
+
+def save_state_dict(trained: Trained, path: Path) -> Answer:
+    """Write a safetensors file of `Classifier.state_dict()`; what reads it back gives the answers."""
+    tensors = {name: value.contiguous() for name, value in trained.classifier().state_dict().items()}
+    # One entry alone: safetensors writes several in an order that changes from process to process.
+    write_whole(path, save(tensors, metadata={"fedglean": json.dumps(trained.about)}))
+    return load_classifier(path)
+
+
+def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifier:
+    """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that brings its net."""
+    if use is not None:
+        activate(str(use))
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["fedglean"])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        architectures = [Architecture.from_json(each) for each in about["architectures"]]
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise StorageError(f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})") from error
+    module = Classifier(architectures, about["classes"])
+    module.load_state_dict(state)
+    return module.eval()
+
+
+def save_onnx(trained: Trained, path: Path) -> Answer:
+    """Write an ONNX file with input `images`, output `probabilities` and any batch size; onnxruntime gives answers."""
+    need_onnx()
+    example = torch.zeros(2, *trained.predictor.architecture.shape, dtype=torch.uint8)
+    with _quiet():
+        program = torch.onnx.export(
+            trained.classifier(),
+            (example,),
+            input_names=["images"],
+            output_names=["probabilities"],
+            dynamic_shapes={"images": {0: torch.export.Dim("n")}},
+            verbose=False,
+        )
+    assert program is not None
+    for node in program.model.graph:
+        node.metadata_props.clear()  # the exporter notes the source files' paths on this machine
+    about = {name: value if isinstance(value, str) else json.dumps(value) for name, value in trained.about.items()}
+    program.model.metadata_props.update(about)
+    write_whole(path, program.model_proto.SerializeToString())
+    return _onnx_session(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on its own workings, such as that there is no torchvision."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def need_onnx() -> None:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"ONNX needs {' and '.join(missing)}, which pip install 'fedglean[export]' brings")
+
+
+def _onnx_session(path: Path) -> Answer:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+@dataclass(frozen=True)
+class Check:
+    """An exported file beside the original."""
+
+    images: int
+    difference: float
+    agreement: float
+
+    @property
+    def passed(self) -> bool:
+        return self.difference <= TOLERANCE
+
+
+def check(answer: Answer, trained: Trained, images: Tensor) -> Check:
+    """The largest difference of a probability, and the share of images with the same label."""
+    with torch.no_grad():
+        theirs = torch.cat([answer(part) for part in torch.split(images, 500)]).double()
+    ours = trained.judge(images).double()
+    same = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
+    return Check(len(images), float((ours - theirs).abs().max()), float(same))
