@@ -69,7 +69,7 @@ def copied(folder: Path, place: Path) -> Path:
 
 
 def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
 
 
 def tensors(result: Result) -> dict[str, Tensor]:

@@ -89,7 +89,7 @@ def kill_after(seconds: float, config: Config, out: Path, how: int = signal.SIGK
 
 def lines(out: Path) -> list[dict[str, Any]]:
     parsed = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in parsed]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in parsed]
 
 
 def assert_same_run(a: Path, b: Path) -> None:

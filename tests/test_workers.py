@@ -20,8 +20,8 @@ from fedglean import tree
 from fedglean.config import Config, configure, fingerprint
 from fedglean.engines.here import Here, Kept, Served
 from fedglean.engines.loop import PartyError
-from fedglean.engines.pool import packed
-from fedglean.engines.workers import Workers, check_workers, cores
+from fedglean.engines.pool import cores, packed
+from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder
@@ -65,7 +65,7 @@ def tensors(progress: Progress) -> dict[str, bytes]:
 
 
 def lines(history: list[dict[str, Any]]) -> list[str]:
-    timeless = [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+    timeless = [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
     return [json.dumps(line, sort_keys=True) for line in timeless]
 
 

@@ -1,10 +1,11 @@
 """The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds go side by side."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedglean.aggregate import Reply
@@ -104,10 +105,11 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
         hubs[Party(f"round {number}, hub", talk, key)] = HubSide(experiment, progress.kept, number)
     states = side_by_side(list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting]))
     shared = (time.perf_counter() - began) / len(runs)
+    phases = _phases(list(hubs.values()), shared)
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
         progress.state, progress.done = state, number
-        progress.history.append(_line(experiment, progress, side, shared))
+        progress.history.append(_line(experiment, progress, side, phases))
         lines.append(progress.history[-1])
     return lines
 
@@ -118,8 +120,19 @@ def _talk(experiment: Experiment, progress: Progress, number: int) -> Talk | Non
     return method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
 
 
-def _line(experiment: Experiment, progress: Progress, side: "HubSide", seconds: float) -> dict[str, Any]:
-    """What is told of a round; its seconds are its share of the time that several runs took together."""
+def _phases(hubs: Sequence["HubSide"], seconds: float) -> dict[str, float]:
+    """Where each run's share of a round's seconds went; `averaging` is what the method does between its requests.
+
+    Nothing waits for a GPU here: work that one phase leaves it with is counted where it is waited for.
+    """
+    hub, clients = fmean(side.hub for side in hubs), fmean(side.clients for side in hubs)
+    return {"hub": hub, "clients": clients, "averaging": seconds - hub - clients}
+
+
+def _line(experiment: Experiment, progress: Progress, side: "HubSide", phases: Mapping[str, float]) -> dict[str, Any]:
+    """What is told of a round. Its seconds are its share of the time that several runs took together, without what it
+    took to make it safe: that is known once the line is written, and stands as `write` in the next one.
+    """
     began, number, config = time.perf_counter(), progress.done, experiment.config
     final = number > config.rounds
     pseudo = experiment.evaluator.pseudo()
@@ -128,7 +141,9 @@ def _line(experiment: Experiment, progress: Progress, side: "HubSide", seconds: 
         line |= experiment.evaluator.test(experiment.method.predictors(progress.state))
     if experiment.placement.executor.widest is not None:
         line["widest"] = experiment.placement.executor.widest
-    line["seconds"] = round(seconds + time.perf_counter() - began, 4)
+    spent = {**phases, "test": time.perf_counter() - began}
+    line["seconds"] = round(sum(spent.values()), 4)
+    line["phases"] = {name: round(part, 4) for name, part in (spent | {"write": progress.writing}).items()}
     return line
 
 
@@ -142,6 +157,8 @@ class HubSide:
     replies: list[Reply] = field(default_factory=list)
     trained: list[Reply] = field(default_factory=list)
     sent: int = 0
+    hub: float = 0.0
+    clients: float = 0.0
 
     def exchange(self, talk: Conversation) -> Exchange:
         key = self.experiment.key("round", self.number, talk.number, "ask")
@@ -177,13 +194,19 @@ def _answers(waiting: Sequence[tuple[HubSide, Conversation]]) -> list[Any]:
     asks = [(side, talk) for side, talk in waiting if isinstance(talk.request, Ask)]
     own = [(side, talk) for side, talk in waiting if not isinstance(talk.request, Ask)]
     answers: dict[Party, Any] = {}
+    began = time.perf_counter()
     with waiting[0][1].blamed():
         for (side, talk), (reply, sent) in zip(asks, _exchanged(asks), strict=True):
             answers[talk.party] = side.note(talk.request, reply, sent)
+        asked = time.perf_counter()
         if own:
             executor = own[0][0].experiment.placement.executor
             replies = executor.answer([side.call(talk) for side, talk in own])
             answers |= {talk.party: reply for (_, talk), reply in zip(own, replies, strict=True)}
+    done = time.perf_counter()
+    for side, _ in waiting:
+        side.clients += (asked - began) / len(waiting)
+        side.hub += (done - asked) / len(waiting)
     return [answers[talk.party] for _, talk in waiting]
 
 

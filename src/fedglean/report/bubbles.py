@@ -30,7 +30,7 @@ DRAWN = 200
 
 def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: Path | str) -> None:
     """Draw the split into a picture file; images without a known label are counted as 'unknown'."""
-    known, hidden = _counts(split, labels, len(classes))
+    known, hidden = holdings(split, labels, len(classes))
     rows = (*classes, "unknown") if (known + hidden)[:, -1].any() else classes
     holders = list(range(0 if len(split.hub) else 1, min(len(known), DRAWN + 1)))
     lines = _lines(holders, 40 if len(rows) <= 20 else 100)
@@ -40,18 +40,18 @@ def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: P
     FigureCanvasAgg(figure)
     for axes, line in zip(figure.subplots(len(lines), squeeze=False)[:, 0], lines, strict=True):
         _draw(axes, known, hidden, line)
-        _label(axes, _names(split), line, rows, columns=len(lines[0]))
+        _label(axes, holder_names(split), line, rows, columns=len(lines[0]))
     _explain(figure.axes[0], figure.axes[-1], known, hidden)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:
     """One row a holder and a last line for all; of very many clients only the first are listed."""
-    known, hidden = _counts(split, labels, len(classes))
+    known, hidden = holdings(split, labels, len(classes))
     table = Table(title="who holds what", show_footer=False)
     for heading in ("", "labelled", "unlabelled", "classes"):
         table.add_column(heading, justify="left" if heading in ("", "classes") else "right")
-    names, first = _names(split), 0 if len(split.hub) else 1
+    names, first = holder_names(split), 0 if len(split.hub) else 1
     for row in range(first, min(len(names), ROWS)):
         largest = _largest(known[row] + hidden[row], classes)
         table.add_row(escape(names[row]), str(known[row].sum()), str(hidden[row].sum()), largest)
@@ -62,12 +62,12 @@ def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table
     return table
 
 
-def _names(split: Split) -> list[str]:
+def holder_names(split: Split) -> list[str]:
     clients = split.names or tuple(str(number) for number in range(len(split.labelled)))
     return ["hub", *clients]
 
 
-def _counts(split: Split, labels: Tensor, classes: int) -> tuple[Counts, Counts]:
+def holdings(split: Split, labels: Tensor, classes: int) -> tuple[Counts, Counts]:
     """Holders x classes, the hub first; the last column counts images without a known label."""
     known = [_histogram(part, labels, classes) for part in (split.hub, *split.labelled)]
     hidden = [_histogram(part, labels, classes) for part in (split.hub[:0], *split.unlabelled)]

@@ -1,0 +1,140 @@
+"""A finished run's model on the test set once more: what it takes for what, and where it is sure and wrong."""
+
+import base64
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.augment import Recipe
+from fedglean.data.dataset import Dataset
+from fedglean.data.sources import load
+from fedglean.data.split_file import check_split
+from fedglean.engines.batches import Setting
+from fedglean.errors import DataError, FedgleanError
+from fedglean.evaluate import logits
+from fedglean.report.bubbles import holder_names, holdings
+from fedglean.report.gather import Told
+
+EXAMPLES = 24
+HOLDERS = 201
+LARGEST = 128
+
+
+@dataclass
+class Examiner:
+    """Remembers what it found, so that a page that is made again and again costs little."""
+
+    data: dict[Any, Dataset] = field(default_factory=dict)
+    found: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+    def holders(self, run: Told) -> dict[str, Any]:
+        """Images by holder and class; or, as `missing`, why that cannot be told."""
+        return self._once("holders", run, run.folder.path / "split.json", self._holders)
+
+    def exam(self, run: Told) -> dict[str, Any]:
+        """Confusion and examples of the final model; or, as `missing`, why there are none."""
+        if not run.finished or not run.tested:
+            return {"missing": "The run is not finished; its final model is examined when it is."}
+        return self._once("exam", run, run.folder.model_path, self._exam)
+
+    def _once(self, what: str, run: Told, file: Path, look: Any) -> dict[str, Any]:
+        try:
+            key = what, file, file.stat().st_mtime_ns
+            if key not in self.found:
+                self.found[key] = look(run)
+            return self.found[key]
+        except (FedgleanError, OSError) as error:
+            return {"missing": f"This cannot be shown here: {error}."}
+
+    def _dataset(self, run: Told) -> Dataset:
+        data = run.config.data
+        if data not in self.data:
+            self.data[data] = load(data.name, Path(data.root) if data.root else None, data.allow_partial)
+        return self.data[data]
+
+    def _holders(self, run: Told) -> dict[str, Any]:
+        dataset, split = self._dataset(run), run.folder.split()
+        check_split(split, len(dataset.train_images), dataset.train_labels)
+        known, hidden = holdings(split, dataset.train_labels, len(dataset.classes))
+        columns = len(dataset.classes) + bool((known + hidden)[:, -1].any())
+        return {
+            "names": holder_names(split)[:HOLDERS],
+            "classes": [*dataset.classes, "unknown"][:columns],
+            "labelled": known[:HOLDERS, :columns].tolist(),
+            "unlabelled": hidden[:HOLDERS, :columns].tolist(),
+            "clients": len(known) - 1,
+            "total": [int(known.sum()), int(hidden.sum())],
+        }
+
+    def _exam(self, run: Told) -> dict[str, Any]:
+        dataset = self._dataset(run)
+        predictors, notes = run.folder.predictors()
+        name, predictor = next(iter(predictors.items()))
+        classes = list(notes["classes"])
+        shape = predictor.architecture.shape
+        if not len(dataset.test_images) or tuple(dataset.test_images.shape[1:]) != tuple(shape):
+            raise DataError(f"the data set {dataset.name} found here has no test images of the model's size")
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        setting = Setting(
+            Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0),
+            getattr(torch, run.config.engine.dtype),
+        )
+        output = logits(tree.to_device(predictor, device), dataset.test_images.to(device), setting)
+        chances = output.double().softmax(-1).cpu()
+        told = run.tested[-1]["accuracy"][name]
+        right = float((chances.argmax(-1) == dataset.test_labels).double().mean())
+        if abs(right - told) > 0.01:
+            raise DataError(
+                f"on the test images found here the model has {right:.1%}, in its run it had {told:.1%}; "
+                "they are not the same images"
+            )
+        return {
+            "classes": classes,
+            "confusion": _confusion(dataset.test_labels, chances.argmax(-1), len(classes)),
+            "examples": _examples(dataset.test_images, dataset.test_labels, chances),
+            "wrong": int((chances.argmax(-1) != dataset.test_labels).sum()),
+            "tested": len(chances),
+        }
+
+
+def _confusion(truth: Tensor, guess: Tensor, classes: int) -> list[list[int]]:
+    """Counts, truth by guess."""
+    counts = torch.bincount(truth * classes + guess, minlength=classes * classes)
+    table: list[list[int]] = counts.reshape(classes, classes).tolist()
+    return table
+
+
+def _examples(images: Tensor, truth: Tensor, chances: Tensor) -> list[dict[str, Any]]:
+    """Those that were judged wrongly, the most confident first."""
+    sure, guess = chances.max(-1)
+    order = torch.where(guess != truth, sure, -1.0).argsort(descending=True, stable=True)
+    wrong = [int(place) for place in order[:EXAMPLES] if guess[place] != truth[place]]
+    return [
+        {
+            "place": place,
+            "image": _png(images[place]),
+            "truth": int(truth[place]),
+            "guess": int(guess[place]),
+            "sure": float(sure[place]),
+            "truly": float(chances[place, truth[place]]),
+        }
+        for place in wrong
+    ]
+
+
+def _png(image: Tensor) -> str:
+    """The image as a data address; grey, or the first three channels as colours."""
+    pixels = image.cpu().numpy()
+    pixels = pixels[0] if len(pixels) < 3 else np.ascontiguousarray(pixels[:3].transpose(1, 2, 0))
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((LARGEST, LARGEST))
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

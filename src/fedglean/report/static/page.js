@@ -1,0 +1,310 @@
+/* The page, section by section, from the data in it; `watch` brings newer data. */
+
+const AGAINST = { round: "rounds", bytes: "bytes sent", seconds: "seconds" };
+const PSEUDO = { accuracy: "right, of all", confident_share: "confident", confident_accuracy: "right, of confident" };
+const PHASES = {
+  hub: ["training at the hub", "var(--c0)"], clients: ["clients, gate and sums", "var(--c1)"],
+  averaging: ["averaging", "var(--c2)"], test: ["test", "var(--c4)"], write: ["writing", "var(--c3)"],
+};
+const state = { against: "round", group: null, charts: [], width: 0 };
+let data = JSON.parse(document.getElementById("data").textContent);
+
+/* No line ends between a number and its sign. */
+const tight = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
+const note = (...words) => make("p", { class: "note" }, ...words);
+const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
+const averaged = (group, pick) => mean(group.runs.map(pick));
+const sentBy = (group) => averaged(group, (run) => sum(run.bytes_down) + sum(run.bytes_up));
+
+function table(headings, rows) {
+  const head = make("tr", {}, headings.map(([words, kind]) => make("th", { scope: "col", class: kind }, words)));
+  const cell = (content, place) => make("td", { class: headings[place][1] }, content);
+  const body = rows.map((row) => make("tr", {}, row.map(cell)));
+  return make("table", {}, make("thead", {}, head), make("tbody", {}, body));
+}
+
+/* A figure that is drawn anew whenever its width changes. */
+function chart(draw, caption = null, attributes = {}) {
+  const place = make("div", {}), words = make("figcaption", {}, caption ?? "");
+  state.charts.push(() => {
+    place.replaceChildren(...[draw(Math.max(280, Math.floor(place.clientWidth)), words)].flat());
+  });
+  return make("figure", attributes, place, words);
+}
+
+const redraw = () => state.charts.forEach((draw) => draw());
+
+/* Methods have the colours; what stands beside them to compare with is grey and broken. */
+function style(group) {
+  const place = data.groups.filter((each) => each.role === group.role).indexOf(group);
+  if (group.role === "method" || !data.groups.some((each) => each.role === "method")) {
+    return { colour: `var(--c${place % 7})`, dash: place < 7 ? null : "6 2" };
+  }
+  return { colour: "var(--quiet)", dash: group.role === "reference" ? "2 3" : ["7 4", "7 4 2 4", "12 4"][place % 3] };
+}
+
+/* A line's points: the rounds for which every seed has the value. */
+function track(group, value) {
+  const seeds = group.runs.map((run) => {
+    let bytes = 0, seconds = 0;
+    return new Map(run.round.map((number, place) => {
+      bytes += run.bytes_down[place] + run.bytes_up[place];
+      seconds += run.seconds[place];
+      const final = run.final[place], round = number + (final ? 1 : 0);
+      return [round, { round, final, bytes, seconds, value: value(run, place) ?? null }];
+    }));
+  });
+  const known = (round) => seeds.every((seed) => (seed.get(round)?.value ?? null) !== null);
+  const common = [...seeds[0].keys()].filter(known);
+  return common.map((round) => {
+    const steps = seeds.map((seed) => seed.get(round)), values = steps.map((step) => step.value);
+    return {
+      round, final: steps[0].final, values, y: mean(values), low: Math.min(...values), high: Math.max(...values),
+      bytes: mean(steps.map((step) => step.bytes)), seconds: mean(steps.map((step) => step.seconds)),
+    };
+  });
+}
+
+/* A lone method with several predictors gets a line for each, as in the picture in its folder. */
+function accuracyLines() {
+  const lone = data.groups.length === 1 && data.groups[0].predictors.length > 1;
+  const line = (group, name, place) => ({
+    label: lone ? `${group.label} ${name}` : group.label, best: true,
+    ...(lone ? { colour: `var(--c${place % 7})`, dash: null } : style(group)),
+    points: track(group, (run, at) => run.accuracy[name][at]),
+  });
+  const lines = data.groups.flatMap((group) =>
+    group.predictors.slice(0, lone ? undefined : 1).map((name, place) => line(group, name, place)));
+  return lines.filter((each) => each.points.length);
+}
+
+function header() {
+  const kinds = [...new Set(data.groups.map((group) => group.data))].join(", ");
+  const going = data.groups.find((group) => !group.finished);
+  const done = going ? Math.max(0, ...going.runs.flatMap((run) => run.round)) : 0;
+  const stand = going ? `${data.live ? "live, " : ""}not finished: round ${done} of ${going.rounds}` : "finished";
+  const kicker = `fedglean · ${kinds} · ${plural(data.groups.length, "experiment")} · ${stand}`;
+  return make("header", {}, make("p", { class: data.live && going ? "kicker live" : "kicker" }, kicker),
+    data.title === data.headline.sentence ? null : make("p", { class: "kicker" }, data.title),
+    make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)), helped());
+}
+
+function helped() {
+  const { answers, how, why } = data.help;
+  const told = (each) => make("p", {}, make("span", { class: "verdict" }, `${each.verdict}. `), tight(each.sentence));
+  return make("div", { class: "answer" }, make("h2", {}, "Did the unlabelled clients help?"), answers.map(told),
+    why ? make("p", {}, why) : null, how ? make("pre", {}, how.join("\n")) : null);
+}
+
+function curves() {
+  const several = data.groups.some((group) => group.runs.length > 1);
+  const radio = ([name, words]) => make("label", {}, make("input", {
+    type: "radio", name: "against", value: name, id: `against-${name}`, checked: state.against === name ? "" : null,
+    onchange: () => { state.against = name; redraw(); },
+  }), words);
+  const draw = (width) => {
+    const series = accuracyLines(), rounds = Math.max(...data.groups.map((group) => group.rounds));
+    if (!series.length) return note("No round has been tested yet.");
+    const ends = series.map((each) => `${each.label} ends at ${percent(each.points.at(-1).y)}`).join(", ");
+    const describe = `Test accuracy against ${AGAINST[state.against]}: ${ends}.`;
+    return lineChart(width, { series, against: state.against, rounds, describe, height: width < NARROW ? 280 : 360 });
+  };
+  const seeds = several ? "Line: mean of the seeds; band: worst to best seed. " : "";
+  const choices = [make("legend", {}, "Against"), ...Object.entries(AGAINST).map(radio)];
+  return section("Test accuracy, round by round", make("fieldset", { class: "switch screen" }, choices),
+    chart(draw, `${seeds}Dot: best round; number: last round.`, { id: "curves" }));
+}
+
+function ends() {
+  const groups = data.groups.filter((group) => group.predictors.length);
+  if (!groups.length) return null;
+  const rows = groups.map((group) => {
+    const seeds = group.runs.filter((run) => run.accuracy[group.predictors[0]]?.some((value) => value !== null));
+    const [last, best] = [group.last, group.best].map((scores) => scores[group.predictors[0]]);
+    return { label: group.label, colour: style(group).colour, last, best, seeds: seeds.map((run) => run.seed) };
+  });
+  const around = ({ values, deviation }) => make("span", { class: "note" }, `± ${points(deviation)} (${range(values)})`);
+  const spread = (scores) => [percent(scores.mean), scores.values.length > 1 ? around(scores) : null];
+  const lines = groups.flatMap((group) => group.predictors.map((name, place) => [
+    [group.predictors.length > 1 ? `${group.label} ${name}` : group.label,
+      place ? null : make("span", { class: "note wide" }, group.summary)],
+    String(group.runs.length), spread(group.last[name]), spread(group.best[name]),
+    ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), size(sentBy(group))]),
+  ]));
+  const headings = [["", null], ["seeds", "wide"], ["last round", null], ["best round", null], ["time a seed", "wide"],
+    ["sent a seed", "wide"]];
+  const caption = "Filled: a seed after its last round; hollow: in its best round, which is chosen on the test set; "
+    + "bar: mean of the last rounds.";
+  const many = groups.length > 1 || groups[0].runs.length > 1;
+  const seeds = many ? chart((width) => seedChart(width, rows), caption, { id: "ends" }) : null;
+  return section("Where it ended", seeds, table(headings, lines));
+}
+
+function pseudo() {
+  const panels = data.groups.map((group) => {
+    const kinds = Object.keys(PSEUDO).filter((kind) => group.runs[0].pseudo[kind]);
+    const series = kinds.map((kind, place) => ({
+      label: PSEUDO[kind], colour: `var(--c${place})`, dash: [null, "7 4", "2 3"][place],
+      points: track(group, (run, at) => run.pseudo[kind]?.[at]),
+    })).filter((each) => each.points.length);
+    const describe = `Pseudo-labels of ${group.label} over the rounds.`;
+    const draw = (width) => lineChart(width, { series, against: "round", rounds: group.rounds, describe, height: 270 });
+    return series.length ? [group.label, draw] : null;
+  }).filter(Boolean);
+  if (!panels.length) return null;
+  const heading = (label) => (panels.length > 1 ? make("h3", {}, label) : null);
+  const named = ([label, draw]) => make("div", {}, heading(label), chart(draw, null, { class: "pseudo" }));
+  return section("How good were the pseudo-labels?",
+    note("Compared with the truth, which no client and no hub saw. “Confident” is the share that passed the "
+      + "method's threshold; not all methods have one."),
+    make("div", { class: panels.length > 1 ? "pair" : null }, panels.map(named)));
+}
+
+function costs() {
+  const ways = [["to the clients", "var(--c0)", "bytes_down"], ["from the clients", "var(--c1)", "bytes_up"]];
+  const sent = data.groups.map((group) => {
+    const total = sentBy(group), rounds = Math.max(1, ...group.runs.map((run) => run.round.length));
+    const parts = ways.map(([name, colour, way]) => ({ name, colour, value: averaged(group, (run) => sum(run[way])) }));
+    const words = total ? `${size(total)}, ${size(total / rounds)} a round` : "nothing sent";
+    return { label: group.label, parts, words };
+  });
+  const time = data.groups.map((group) => {
+    const known = Object.keys(PHASES).filter((name) => name in group.runs[0].phases);
+    const parts = known.map((name) => {
+      const [words, colour] = PHASES[name];
+      return { name: words, colour, value: averaged(group, (run) => run.phases[name] ?? 0) };
+    });
+    const seconds = averaged(group, (run) => sum(run.seconds));
+    const all = { name: "phases were not recorded", colour: "var(--quiet)", value: seconds };
+    return { label: group.label, parts: known.length ? parts.filter((part) => part.value > 0) : [all] };
+  });
+  const seen = new Map(time.flatMap((row) => row.parts.map((part) => [part.name, part.colour])));
+  const drawSent = (width) => barChart(width, sent, size, "Bytes sent, a bar for each experiment.");
+  const drawTime = (width) => barChart(width, time, duration, "Seconds by phase, a bar for each experiment.");
+  return make("section", { class: "pair" },
+    make("div", {}, make("h2", {}, "Communication"), legend(ways.map(([name, colour]) => [colour, name])),
+      chart(drawSent, `Of one seed, all rounds together. ${data.groups.map(attendance).join("")}`, { id: "sent" })),
+    make("div", {}, make("h2", {}, "Time by phase"), legend([...seen].map(([name, colour]) => [colour, name])),
+      chart(drawTime, "Of one seed, all rounds together; seeds that ran side by side share their time. Writing "
+        + "checkpoints comes on top of the time above. On a GPU, work counts where it is waited for.", { id: "time" })));
+}
+
+function attendance(group) {
+  const rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
+  const [answered, silent] = ["answered", "abstained"].map((what) => averaged(group, (run) => sum(run[what])) / rounds);
+  if (!answered && !silent) return "";
+  return `${group.label}: ${answered.toFixed(1)} clients answered a round`
+    + `${silent >= 0.05 ? `, ${silent.toFixed(1)} had nothing to say` : ""}. `;
+}
+
+function closer() {
+  if (!data.groups[state.group]) state.group = Math.max(0, data.groups.findIndex((group) => group.role === "method"));
+  const group = data.groups[state.group], seed = group.runs.length > 1 ? `, seed ${group.runs[0].seed},` : "";
+  const chosen = (place) => (place === state.group ? "" : null);
+  const option = (each, place) => make("option", { value: place, selected: chosen(place) }, each.label);
+  const choose = (event) => { state.group = Number(event.target.value); render(); };
+  const choice = make("p", { class: "screen" }, make("label", { for: "group" }, "Look at "),
+    make("select", { id: "group", onchange: choose }, data.groups.map(option)));
+  const parts = [holders(group, seed), classes(group, seed), examples(group, seed), refused(group), again(group)];
+  return data.groups.length > 1 ? [section(`A closer look at ${group.label}`, choice), ...parts] : parts;
+}
+
+function holders(group, seed) {
+  const found = group.holders;
+  if (found.missing) return section("Who holds what", note(found.missing));
+  const [labelled, unlabelled] = [plural(found.total[0], "labelled image"), whole(found.total[1])];
+  return section("Who holds what", note(`In ${group.label}${seed} there are ${labelled} and ${unlabelled} without a label.`),
+    legend([["var(--labelled)", "labelled (left half)"], ["var(--unlabelled)", "unlabelled (right half)"]]),
+    chart((width, caption) => bubbleChart(width, found, caption), null, { id: "holders" }));
+}
+
+function classes(group, seed) {
+  const exam = group.exam, runs = group.runs.filter((run) => run.per_class);
+  const names = exam.classes ?? group.holders.classes ?? runs[0]?.per_class.map((_, place) => String(place)) ?? [];
+  const own = (kind) => runs.map((run) => run.per_class[kind] ?? null).filter((value) => value !== null);
+  const drawKnown = (width) => classChart(width, names, names.map((_, kind) => own(kind)));
+  const drawTaken = (width) => confusionChart(width, names, exam.confusion);
+  const known = `After the last round${runs.length > 1 ? "; dot: mean of the seeds, bar: worst to best" : ""}.`;
+  const taken = `The final model${seed} on ${whole(exam.tested ?? 0)} test images. Blue: right, orange: wrong; `
+    + "the number is of images.";
+  return make("section", { class: "pair tall" },
+    make("div", {}, make("h2", {}, "Which classes it knows"),
+      runs.length ? chart(drawKnown, known, { id: "classes" }) : note("No round has been tested yet.")),
+    make("div", {}, make("h2", {}, "What it takes for what"),
+      exam.missing ? note(exam.missing) : chart(drawTaken, taken, { id: "confusion" })));
+}
+
+function examples(group, seed) {
+  const { missing, classes: names, examples: found, wrong, tested } = group.exam;
+  if (missing) return null;
+  const card = ({ place, image, truth, guess, sure }) => make("li", {},
+    make("img", { src: image, alt: `test image ${place}: ${names[truth]}, taken for ${names[guess]}` }),
+    make("div", {}, "is ", make("b", {}, names[truth])),
+    make("div", {}, "said ", make("b", {}, names[guess]), `, ${percent(sure)} sure`));
+  const words = wrong ? `The final model${seed} is wrong about ${whole(wrong)} of ${whole(tested)} test images. `
+    + "These are the ones that it is most sure of." : "The final model has every test image right.";
+  return section("Sure, and wrong", note(words), make("ul", { class: "examples" }, found.map(card)));
+}
+
+function refused(group) {
+  const none = `None: everything that the clients of ${group.label} sent was fit to be averaged.`;
+  if (!group.refused.length) return section("Refused uploads", note(none));
+  const more = (clients) => (clients.length > 12 ? ` and ${clients.length - 12} more` : "");
+  const listed = (clients) => clients.slice(0, 12).join(", ") + more(clients);
+  const span = ([first, last]) => (first === last ? String(first) : `${first}–${last}`);
+  const rows = group.refused.map((each) => [each.reason, whole(each.count), span(each.rounds), listed(each.clients)]);
+  const headings = ["reason", "times", "rounds", "clients"].map((word) => [word, null]);
+  return section("Refused uploads", table(headings, rows));
+}
+
+function again(group) {
+  const copy = { type: "button", class: "screen", onclick: () => navigator.clipboard?.writeText(group.command) };
+  return section("Do it again",
+    note("This command repeats it; the configuration below is what it reads. The same machine gives the same bits."),
+    make("pre", { id: "command" }, group.command), make("button", copy, "Copy the command"),
+    make("details", { open: "" }, make("summary", {}, "config.toml"), make("pre", { id: "config" }, group.config)));
+}
+
+function render() {
+  const focused = document.activeElement?.id, from = window.scrollY;
+  state.charts = [];
+  document.title = data.title;
+  document.getElementById("tip").hidden = true;
+  const parts = [header(), curves(), ends(), pseudo(), costs(), closer()].flat().filter(Boolean);
+  document.getElementById("page").replaceChildren(...parts);
+  redraw();
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  window.scrollTo(0, from);
+}
+
+/* Charts are drawn for the sheet before they are printed, and for the screen again afterwards. */
+function printing(begun) {
+  document.body.classList.toggle("printing", begun);
+  redraw();
+}
+
+/* `watch` answers 304 while nothing is new. */
+async function follow() {
+  for (let mark = ""; ;) {
+    await new Promise((resolve) => setTimeout(resolve, 1500));
+    try {
+      const reply = await fetch("data.json", { headers: { "If-None-Match": mark }, cache: "no-store" });
+      if (reply.status !== 200) continue;
+      mark = reply.headers.get("ETag");
+      data = await reply.json();
+      render();
+    } catch { /* the server has ended; what is shown stays */ }
+  }
+}
+
+render();
+state.width = document.getElementById("page").clientWidth;
+new ResizeObserver(() => {
+  const width = document.getElementById("page").clientWidth;
+  if (width === state.width || document.body.classList.contains("printing")) return;
+  state.width = width;
+  redraw();
+}).observe(document.getElementById("page"));
+window.addEventListener("beforeprint", () => printing(true));
+window.addEventListener("afterprint", () => printing(false));
+if (data.live) follow();

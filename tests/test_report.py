@@ -1,0 +1,477 @@
+"""The page tells what the run folders hold, no more and no less, finished or not; `watch` shows it while it grows."""
+
+import base64
+import http.client
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from PIL import Image
+from scipy.stats import ttest_1samp
+from typer.testing import CliRunner
+
+from fedglean import cli
+from fedglean.config import Config, configure, read_toml, resolve
+from fedglean.data.sources import load
+from fedglean.engines.here import Kept
+from fedglean.experiment import prepare
+from fedglean.folder import Progress, RunFolder
+from fedglean.report.examine import Examiner
+from fedglean.report.gather import gather
+from fedglean.report.page import told, write_page
+from fedglean.report.story import confidence
+from fedglean.report.watch import Watcher
+from fedglean.run import Run, play, run
+from fedglean.seeds import SeedsResult, run_seeds
+from fedglean.testing.faults import not_a_number, poison
+
+MAIN = [sys.executable, "-c", "from fedglean.cli import main; main()"]
+HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
+
+
+def config(method: str = "semifl", **options: Any) -> Config:
+    small: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 3, "labels": "hub:50", "device": "cpu"}
+    own = {"semifl": {"active": 0.5, "epochs": 1, "threshold": 0.3}}.get(method, {})
+    return configure(method, **small | own | {"executor": "loop"} | options)
+
+
+class Made:
+    """Runs that several tests look at and none changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.all = folder
+        self.semifl: SeedsResult = run_seeds(config(), 2, folder / "semifl")
+        self.alone: SeedsResult = run_seeds(config("hub-only"), 2, folder / "hub-only")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("runs"))
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Reader(HTMLParser):
+    """The page as a browser's parser sees it: its tags, and the text of its data and its title."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.within, self.texts = "", {"data": "", "title": ""}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.within = "data" if ("id", "data") in attributes else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+    def handle_data(self, text: str) -> None:
+        if self.within in self.texts:
+            self.texts[self.within] += text
+
+
+def shown(page: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(Reader(page.read_text()).texts["data"])
+    return data
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def test_the_pages_numbers_are_those_of_the_metrics(made: Made, tmp_path: Path) -> None:
+    (group,) = shown(write_page([made.all / "semifl"], tmp_path / "page.html"))["groups"]
+    assert [run["seed"] for run in group["runs"]] == [0, 1] and group["predictors"] == made.semifl.results[0].names
+    for seed, told_of in enumerate(group["runs"]):
+        history = lines(made.all / f"semifl/seed-{seed}")
+        for name in ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained"):
+            assert told_of[name] == [line[name] for line in history]
+        for name in group["predictors"]:
+            assert told_of["accuracy"][name] == [line["accuracy"][name] for line in history]
+        assert set(told_of["pseudo"]) == set(history[1]["pseudo"])
+        for kind, values in told_of["pseudo"].items():
+            assert values == [line["pseudo"].get(kind) for line in history]
+        assert told_of["per_class"] == history[-1]["per_class"][group["predictors"][0]]
+        for phase, spent in told_of["phases"].items():
+            assert spent == pytest.approx(sum(line["phases"][phase] for line in history))
+
+
+def test_last_and_best_round_stay_apart_and_are_those_of_the_results(made: Made) -> None:
+    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    for name in group["predictors"]:
+        for part, spread in (("last", made.semifl.last(name)), ("best", made.semifl.best(name))):
+            scores = group[part][name]
+            assert (scores["mean"], scores["deviation"]) == (spread.mean, spread.deviation)
+            assert (min(scores["values"]), max(scores["values"])) == (spread.worst, spread.best)
+    headline = told(gather([made.all / "semifl"]), Examiner())["headline"]
+    assert headline["sentence"] == f"semifl reaches {100 * made.semifl.last().mean:.1f} % on digits"
+    assert f"{100 * made.semifl.best().mean:.1f} %" in headline["detail"] and "2 seeds" in headline["detail"]
+
+
+def test_predictors_keep_the_methods_order_also_before_there_is_a_model(tmp_path: Path) -> None:
+    it = configure("fixmatch", rounds=1, model="mlp", steps=1, device="cpu", executor="loop")
+    result = run(it, tmp_path / "run")
+    assert result.names == ["average", "model"] and list(lines(tmp_path / "run")[0]["accuracy"]) == result.names
+
+
+def test_whether_unlabelled_clients_helped_is_a_paired_comparison_of_seeds(made: Made) -> None:
+    answers = told(gather([made.all]), Examiner())["help"]["answers"]
+    pairs = zip(made.semifl.results, made.alone.results, strict=True)
+    differences = [one.last.accuracy - other.last.accuracy for one, other in pairs]
+    (answer,) = answers
+    interval = ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert answer["difference"] == pytest.approx(np.mean(differences))
+    assert (answer["low"], answer["high"]) == pytest.approx((interval.low, interval.high))
+    assert "2 seeds" in answer["sentence"] and (answer["label"], answer["floor"]) == ("semifl", "hub-only")
+
+
+@pytest.mark.parametrize(
+    ("gap", "word"), [((0.05, 0.06, 0.055), "Yes"), ((-0.05, -0.06, -0.055), "No"), ((0.1, -0.09, 0.02), "Too")]
+)
+def test_the_verdict_needs_an_interval_on_one_side_of_zero(
+    made: Made, tmp_path: Path, gap: tuple[float, ...], word: str
+) -> None:
+    for name, shift in (("semifl", gap), ("hub-only", (0.0, 0.0, 0.0))):
+        for seed, more in enumerate(shift):
+            place = tmp_path / name / f"seed-{seed}"
+            shutil.copytree(made.all / name / "seed-0", place)
+            text = (place / "config.toml").read_text().replace("seed = 0", f"seed = {seed}")
+            (place / "config.toml").write_text(text)
+            line = lines(place)[0]
+            line["accuracy"] = dict.fromkeys(line["accuracy"], 0.5 + more)
+            (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        (tmp_path / name / "seeds.json").write_text('{"seeds": [0, 1, 2]}')
+    (answer,) = told(gather([tmp_path]), Examiner())["help"]["answers"]
+    assert answer["verdict"].startswith(word)
+    assert (answer["low"] > 0, answer["high"] < 0) == (word == "Yes", word == "No")
+
+
+def test_one_seed_has_no_interval(made: Made) -> None:
+    assert confidence([0.3]) is None
+    (answer,) = told(gather([made.all / "semifl/seed-0", made.all / "hub-only"]), Examiner())["help"]["answers"]
+    assert answer["low"] is None and answer["seeds"] == [0] and "--seeds" in answer["sentence"]
+
+
+def test_without_labels_alone_the_page_says_how_to_get_the_answer_and_that_works(made: Made, tmp_path: Path) -> None:
+    asked = told(gather([made.all / "semifl"]), Examiner())["help"]
+    train, report = (command.split() for command in asked["how"])
+    assert not asked["answers"] and train[:3] == ["fedglean", "run", "hub-only"]
+    here = tmp_path / "floor"
+    assert call(*train[1:-1], here, "--quiet", "--device", "cpu").exit_code == 0
+    assert call(*report[1:-1], here, "--out", tmp_path / "page.html").exit_code == 0
+    assert len(shown(tmp_path / "page.html")["help"]["answers"]) == 1
+
+
+def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
+    run(config("hub-only", labels="hub:100"), tmp_path / "other")
+    assert not told(gather([made.all / "semifl", tmp_path / "other"]), Examiner())["help"]["answers"]
+
+
+def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(made: Made, tmp_path: Path) -> None:
+    assert [group.label for group in gather([made.all])] == ["hub-only", "semifl"]
+    twice = gather([made.all / "semifl/seed-0", made.all / "semifl/seed-1"])
+    assert [group.label for group in twice] == ["semifl (seed-0)", "semifl (seed-1)"]
+    assert [group.label for group in gather({"ours": made.all / "semifl"})] == ["ours"]
+    shutil.copytree(made.all, tmp_path / "both")
+    entries = [{"label": "SemiFL, ours", "folder": "semifl"}, {"label": "late", "folder": "late"},
+               {"label": "labels", "folder": "hub-only"}]  # fmt: skip
+    (tmp_path / "both/compare.json").write_text(json.dumps({"entries": entries}))
+    assert [group.label for group in gather([tmp_path / "both"])] == ["SemiFL, ours", "labels"]
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config(rounds=5), tmp_path / "run", stop)
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "accu')
+    data = shown(write_page([tmp_path / "run"], tmp_path / "page.html"))
+    (group,) = data["groups"]
+    assert group["runs"][0]["round"] == [1, 2] and not group["finished"]
+    assert "is at" in data["headline"]["sentence"] and "round 2 of 5" in data["headline"]["detail"]
+    assert "not finished" in group["exam"]["missing"] and group["holders"]["clients"] == 6
+
+
+def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
+    Run.new(prepare(config()), tmp_path / "run")
+    data = shown(write_page([tmp_path / "run"], tmp_path / "page.html"))
+    assert "no round is tested yet" in data["headline"]["sentence"] and data["groups"][0]["runs"][0]["round"] == []
+
+
+def hostile_runs(folder: Path) -> Path:
+    """A run whose classes and folder are named to break out of the page."""
+    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    np.savez(
+        folder / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
+        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
+        classes=np.array([HOSTILE, "<b>", "a", "b"]),
+    )  # fmt: skip
+    place = folder / "<img src=x onerror=alert(2)>"
+    run(config(data="npz", data_root=str(folder / "own.npz"), rounds=1, active=1.0), place)
+    return place
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    place = hostile_runs(tmp_path)
+    page = write_page({HOSTILE: place}, tmp_path / "page.html", title=HOSTILE)
+    read = Reader(page.read_text())
+    assert read.tags.count("script") == 2 and "img" not in read.tags and "b" not in read.tags
+    data = json.loads(read.texts["data"])
+    assert data["title"] == read.texts["title"] == data["groups"][0]["label"] == HOSTILE
+    assert data["groups"][0]["holders"]["classes"][0] == data["groups"][0]["exam"]["classes"][0] == HOSTILE
+    assert "<" not in read.texts["data"]
+
+
+def test_where_the_data_are_gone_the_page_says_so_and_shows_the_rest(tmp_path: Path) -> None:
+    place = hostile_runs(tmp_path)
+    (tmp_path / "own.npz").unlink()
+    (group,) = shown(write_page([place], tmp_path / "page.html"))["groups"]
+    assert "own.npz" in group["exam"]["missing"] and "own.npz" in group["holders"]["missing"]
+    assert group["runs"][0]["accuracy"]["model"] == [line["accuracy"]["model"] for line in lines(place)]
+
+
+def test_other_test_images_than_the_runs_are_not_passed_off_as_them(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    history = lines(tmp_path / "run")
+    history[-1]["accuracy"] = dict.fromkeys(history[-1]["accuracy"], 0.01)
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
+    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    assert "not the same images" in group["exam"]["missing"]
+
+
+def test_confusion_and_examples_are_of_the_final_model(made: Made) -> None:
+    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    exam, digits = group["exam"], load("digits")
+    table = np.array(exam["confusion"])
+    first = made.semifl.results[0]
+    assert table.sum(1).tolist() == np.bincount(digits.test_labels.numpy()).tolist() and table.sum() == 360
+    assert table.trace() / 360 == pytest.approx(first.last.accuracy)
+    by_class = [line for line in first.history if "per_class" in line][-1]["per_class"][first.names[0]]
+    assert (table.diagonal() / table.sum(1)).tolist() == pytest.approx(by_class)
+    assert exam["wrong"] == 360 - table.trace() and len(exam["examples"]) == min(24, exam["wrong"])
+    sure = [each["sure"] for each in exam["examples"]]
+    assert sure == sorted(sure, reverse=True)
+    for each in exam["examples"]:
+        assert each["truth"] == int(digits.test_labels[each["place"]]) != each["guess"]
+        picture = Image.open(io.BytesIO(base64.b64decode(each["image"].removeprefix("data:image/png;base64,"))))
+        assert np.array_equal(np.array(picture), digits.test_images[each["place"], 0].numpy())
+
+
+def test_who_holds_what_is_counted_from_the_split(made: Made) -> None:
+    holders = told(gather([made.all / "semifl"]), Examiner())["groups"][0]["holders"]
+    split, labels = RunFolder(made.all / "semifl/seed-0").split(), load("digits").train_labels
+    assert holders["names"][0] == "hub" and holders["clients"] == 6 and holders["total"] == [50, 1387]
+    for client, part in enumerate(split.unlabelled, 1):
+        assert holders["unlabelled"][client] == np.bincount(labels[part].numpy(), minlength=10).tolist()
+    assert holders["labelled"][0] == np.bincount(labels[split.hub].numpy(), minlength=10).tolist()
+
+
+def test_refused_uploads_are_listed_with_their_reasons(tmp_path: Path) -> None:
+    it = prepare(config(active=1.0))
+    it = replace(it, placement=replace(it.placement, deliver=poison(not_a_number, (1, 2), (2, 2), (2, 4))))
+    place = RunFolder.create(tmp_path / "run", it)
+    play([Run(it, Progress(0, it.start(), Kept(), []), place)], lambda lines: None)
+    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    assert sum(each["count"] for each in group["refused"]) >= 3
+    assert {client for each in group["refused"] for client in each["clients"]} == {2, 4}
+    reasons = {each["reason"] for line in lines(tmp_path / "run") for each in line["refused"]}
+    assert {each["reason"] for each in group["refused"]} == reasons
+
+
+def test_phases_add_up_to_the_seconds_and_writing_is_told_a_round_late(made: Made) -> None:
+    for folder in (made.all / "semifl/seed-1", made.all / "hub-only/seed-0"):
+        history = lines(folder)
+        for line in history:
+            spent = dict(line["phases"])
+            write = spent.pop("write")
+            assert sum(spent.values()) == pytest.approx(line["seconds"], abs=5e-4)
+            assert min(spent.values()) > -1e-3 and (write > 0) == (line is not history[0])
+        clients = [line["phases"]["clients"] for line in history if not line["final"]]
+        assert (min(clients) > 1e-3) == (folder.parent.name == "semifl")
+        assert min(line["phases"]["hub"] for line in history if not line["final"]) > 0
+
+
+def test_a_history_without_phases_still_has_a_page(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "old")
+    history = [{name: value for name, value in line.items() if name != "phases"} for line in lines(tmp_path / "old")]
+    old = "".join(json.dumps(line, sort_keys=True) + "\n" for line in history)
+    (tmp_path / "old/metrics.jsonl").write_text(old)
+    (group,) = shown(write_page([tmp_path / "old"], tmp_path / "page.html"))["groups"]
+    assert group["runs"][0]["phases"] == {} and group["runs"][0]["seconds"] == [line["seconds"] for line in history]
+
+
+def test_the_configuration_on_the_page_and_its_command_repeat_the_run(made: Made, tmp_path: Path) -> None:
+    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    (tmp_path / "again.toml").write_text(group["config"])
+    layer = read_toml(tmp_path / "again.toml")
+    assert resolve(layer["method"], layer) == made.semifl.results[0].config
+    words = group["command"].split()
+    assert words[:3] == ["fedglean", "run", "--config"] and words[-2:] == ["--seeds", "2"]
+    assert call(*words[1:], "--out", tmp_path / "again", "--quiet").exit_code == 0
+    for seed in (0, 1):
+        again, before = (lines(folder / f"seed-{seed}") for folder in (tmp_path / "again", made.all / "semifl"))
+        assert [line["accuracy"] for line in again] == [line["accuracy"] for line in before]
+
+
+def test_the_command_writes_the_page_into_the_first_folder(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.all / "hub-only", tmp_path / "run")
+    result = call("report", tmp_path / "run")
+    assert result.exit_code == 0 and (tmp_path / "run/report.html").exists()
+    assert str(tmp_path / "run/report.html") in result.output
+    assert "None of these runs learns" in shown(tmp_path / "run/report.html")["help"]["why"]
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "tensorboard"])
+def test_what_holds_no_run_is_refused_in_a_sentence(tmp_path: Path, command: str) -> None:
+    nowhere, empty = call(command, tmp_path / "nowhere"), call(command, tmp_path)
+    assert (nowhere.exit_code, empty.exit_code) == (4, 4)
+    assert "there is no folder" in nowhere.stderr and "holds no run" in empty.stderr
+    (tmp_path / "config.toml").write_text("method = 'semifl'\n")
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\nnonsense\n')
+    damaged = call(command, tmp_path)
+    assert damaged.exit_code == 4 and "line 2" in damaged.stderr
+
+
+def test_the_page_asks_nothing_of_anybody(made: Made, tmp_path: Path) -> None:
+    text = write_page([made.all], tmp_path / "page.html").read_text()
+    assert "default-src 'none'" in text
+    addresses = set(re.findall(r"https?://[^\s\"'<>\\)]+", text))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"'](?!data:)", text)
+
+
+@contextmanager
+def watching(*folders: Path) -> Iterator[Watcher]:
+    with Watcher(folders) as watcher:
+        thread = threading.Thread(target=watcher.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield watcher
+        finally:
+            watcher.shutdown()
+            thread.join()
+
+
+def ask(watcher: Watcher, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", watcher.server_port, timeout=30)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        reply = connection.getresponse()
+        return reply.status, reply.headers, reply.read()
+    finally:
+        connection.close()
+
+
+def test_watch_serves_the_page_and_its_data_and_nothing_else(made: Made) -> None:
+    with watching(made.all / "semifl") as watcher:
+        assert watcher.server_address[0] == "127.0.0.1"
+        status, headers, body = ask(watcher, "/")
+        assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
+        assert json.loads(Reader(body.decode()).texts["data"])["live"] is True
+        for path in ("/config.toml", "/seed-0/metrics.jsonl", "/../../etc/passwd", "//etc/passwd", "/%2e%2e/", "/data"):
+            assert ask(watcher, path)[0] == 404
+        for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
+            assert ask(watcher, "/", method)[0] == 501
+        assert ask(watcher, "/", Host="elsewhere.example")[0] == 403
+        assert ask(watcher, "/data.json", Host=f"localhost:{watcher.server_port}")[0] == 200
+
+
+def test_watch_sends_data_only_when_they_are_new(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    with watching(tmp_path / "run") as watcher:
+        status, headers, body = ask(watcher, "/data.json")
+        mark = headers["ETag"]
+        assert status == 200 and len(json.loads(body)["groups"][0]["runs"][0]["round"]) == 4
+        assert ask(watcher, "/data.json", If_None_Match=mark)[::2] == (304, b"")
+        last = lines(tmp_path / "run")[-1]
+        with (tmp_path / "run/metrics.jsonl").open("a") as file:
+            file.write(json.dumps(last) + "\n")
+        status, headers, body = ask(watcher, "/data.json", If_None_Match=mark)
+        assert status == 200 and len(json.loads(body)["groups"][0]["runs"][0]["round"]) == 5
+        assert headers["ETag"] != mark
+
+
+def test_watch_shows_rounds_while_a_run_goes_on_in_another_process(tmp_path: Path) -> None:
+    words = ["run", "hub-only", "--labels", "hub:50", "--model", "mlp", "--rounds", "40", "--quiet", "--device", "cpu"]
+    process = subprocess.Popen([*MAIN, *words, "--executor", "loop", "--out", str(tmp_path / "run")])
+    until(lambda: (tmp_path / "run/config.toml").exists())
+    counts = [0]
+    with watching(tmp_path / "run") as watcher:
+
+        def finished() -> bool:
+            (group,) = json.loads(ask(watcher, "/data.json")[2])["groups"]
+            counts.append(len(group["runs"][0]["round"]))
+            return bool(group["finished"])
+
+        until(finished)
+    assert process.wait(60) == 0
+    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 40
+
+
+def test_watch_says_where_and_ends_by_an_interrupt(made: Made) -> None:
+    command = [*MAIN, "watch", str(made.all)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert re.match(r"watching at http://127\.0\.0\.1:\d+/", process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, rest, errors) == (0, "stopped watching\n", "")
+
+
+def until(done: Callable[[], bool], seconds: float = 180) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence(made: Made) -> None:
+    with watching(made.all / "semifl") as watcher:
+        result = call("watch", made.all / "semifl", "--port", str(watcher.server_port))
+    assert result.exit_code == 2 and f"port {watcher.server_port} cannot be had" in result.stderr
+
+
+def test_tensorboard_gets_the_numbers_of_the_metrics(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):
+        assert call("tensorboard", made.all, "--out", tmp_path).exit_code == 0
+    for seed in (0, 1):
+        place = tmp_path / f"semifl/seed-{seed}"
+        events, history = EventAccumulator(str(place)).Reload(), lines(made.all / f"semifl/seed-{seed}")
+        assert len(list(place.iterdir())) == 1
+        name = made.semifl.results[0].names[0]
+        scalars = events.Scalars(f"accuracy/{name}")
+        assert [each.step for each in scalars] == [1, 2, 3, 4]
+        assert [each.value for each in scalars] == pytest.approx([line["accuracy"][name] for line in history])
+        assert [each.value for each in events.Scalars("bytes_up")] == [line["bytes_up"] for line in history]
+        assert {"pseudo/confident_share", "phases/clients", "seconds", "refused"} <= set(events.Tags()["scalars"])
+
+
+def test_without_tensorboard_a_sentence_says_what_is_missing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = call("tensorboard", made.all)
+    assert result.exit_code == 2 and "fedglean[tensorboard]" in result.stderr

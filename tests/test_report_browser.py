@@ -1,0 +1,279 @@
+"""The page in a real browser: it draws itself, answers to pointer, tap and keys, and fits screen, phone and paper."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedglean.config import configure
+from fedglean.report.page import write_page
+from fedglean.report.watch import Watcher
+from fedglean.run import run
+from fedglean.seeds import run_seeds
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Seen:
+    """A page that is open, and what it did that a page should not, or need not."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def tip(self) -> str:
+        tip = self.page.locator("#tip")
+        return str(tip.inner_text()) if tip.is_visible() else ""
+
+    def hover(self, chart: str, across: float, down: float) -> str:
+        """What is told at that share of a chart's width and height."""
+        place = self.page.locator(f"{chart} svg")
+        place.scroll_into_view_if_needed()
+        box = place.bounding_box()
+        self.page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+        return self.tip()
+
+
+Open = Callable[..., AbstractContextManager[Seen]]
+
+
+@pytest.fixture
+def opened(browser: Any) -> Open:
+    @contextmanager
+    def opened(address: str | Path, width: int = 1200, scheme: str = "light", **options: Any) -> Iterator[Seen]:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, **options)
+        seen = Seen(context.new_page())
+        seen.page.on("console", lambda line: seen.errors.append(line.text))
+        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        seen.page.on("dialog", lambda dialog: (seen.errors.append("a dialog"), dialog.dismiss()))
+        seen.page.on("request", lambda request: seen.requests.append(request.url))
+        seen.page.goto(address.as_uri() if isinstance(address, Path) else address)
+        seen.page.wait_for_selector("#curves svg")
+        yield seen
+        assert not seen.errors
+        context.close()
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    common: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "labels": "hub:50", "device": "cpu"}
+    for method, own in {"semifl": {"epochs": 1, "threshold": 0.3, "active": 0.5}, "hub-only": {}}.items():
+        run_seeds(configure(method, executor="loop", **common, **own), 2, folder / method)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(made: Path) -> Path:
+    return write_page([made], made / "report.html")
+
+
+def accuracies(made: Path, method: str) -> list[list[float]]:
+    """Seeds x rounds, from the metrics."""
+    files = [made / method / f"seed-{seed}" / "metrics.jsonl" for seed in (0, 1)]
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    return [[line["accuracy"]["model"] for line in run] for run in lines]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def test_it_draws_everything_and_asks_for_nothing_but_the_file(page: Path, opened: Open) -> None:
+    with opened(page) as seen:
+        assert seen.requests == [page.as_uri()]
+        for chart in ("#curves", "#ends", ".pseudo", "#sent", "#time", "#holders", "#classes", "#confusion"):
+            assert seen.page.locator(f"{chart} svg").count() == 1
+        pictures = seen.page.locator(".examples img")
+        assert pictures.count() > 3
+        assert pictures.evaluate_all("pictures => pictures.every(each => each.complete && each.naturalWidth === 8)")
+        assert "Did the unlabelled clients help?" in seen.page.inner_text(".answer")
+        assert 'method = "semifl"' in seen.page.inner_text("#config")
+
+
+def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Path, opened: Open) -> None:
+    semifl, alone = accuracies(made, "semifl"), accuracies(made, "hub-only")
+    with opened(page) as seen:
+        assert seen.tip() == ""
+        first = seen.hover("#curves", 0.01, 0.5)
+        assert "round 1" in first
+        for name, seeds in (("semifl", semifl), ("hub-only", alone)):
+            values = [seed[0] for seed in seeds]
+            spread = rf"\({100 * min(values):.1f}.{100 * max(values):.1f}\)"
+            assert re.search(rf"{name}\s+{percent(fmean(values))} {spread}", first)
+        last = seen.hover("#curves", 0.9, 0.5)
+        assert "after the last round" in last and percent(fmean(seed[-1] for seed in semifl)) in last
+        seen.page.mouse.move(2, 2)
+        assert seen.tip() == ""
+
+
+def test_every_other_chart_answers_too(page: Path, made: Path, opened: Open) -> None:
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text(), re.S)[0])
+    semifl = next(group for group in data["groups"] if group["label"] == "semifl")
+    with opened(page) as seen:
+        assert "seed" in seen.hover("#ends", 0.5, 0.5)
+        assert "confident" in seen.hover(".pseudo", 0.4, 0.5)
+        assert "to the clients" in seen.hover("#sent", 0.05, 0.8)
+        assert "clients, gate and sums" in seen.hover("#time", 0.5, 0.8)
+        assert re.search(r"class \d\s", seen.hover("#classes", 0.5, 0.05))
+        corner = seen.hover("#confusion", 0.1, 0.1)
+        assert "class 0, recognised" in corner and f"images\n{semifl['exam']['confusion'][0][0]}" in corner
+        hub = seen.hover("#holders", 0.04, 0.04)
+        assert "hub, class 9" in hub and f"labelled\n{semifl['holders']['labelled'][0][9]}" in hub
+
+
+def test_the_switch_shows_bytes_and_seconds(page: Path, made: Path, opened: Open) -> None:
+    sent = [
+        sum(line["bytes_down"] + line["bytes_up"] for line in map(json.loads, file.read_text().splitlines()))
+        for file in sorted(made.glob("semifl/seed-*/metrics.jsonl"))
+    ]
+    with opened(page) as seen:
+        seen.page.locator("#against-bytes").check()
+        for key in ("Tab", *5 * ["ArrowRight"]):
+            seen.page.keyboard.press(key)
+        told = seen.tip()
+        assert "semifl, after the last round" in told and f"{fmean(sent) / 1e6:.1f} MB" in told
+        seen.page.locator("#against-seconds").check()
+        assert "time so far" in seen.hover("#curves", 0.5, 0.3)
+
+
+def test_all_of_it_works_by_keys_alone(page: Path, opened: Open) -> None:
+    with opened(page) as seen:
+        seen.page.locator("#against-round").focus()
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.closest('figure').id") == "curves"
+        assert "after the last round" in seen.tip()
+        seen.page.keyboard.press("ArrowLeft")
+        assert "round 4" in seen.tip()
+        seen.page.keyboard.press("Escape")
+        assert seen.tip() == ""
+        seen.page.locator("#against-round").focus()
+        seen.page.keyboard.press("ArrowRight")
+        assert seen.page.locator("#against-bytes").is_checked()
+        assert "bytes" in seen.page.locator("#curves svg").get_attribute("aria-label")
+
+
+def test_another_run_can_be_looked_at(page: Path, opened: Open) -> None:
+    with opened(page) as seen:
+        seen.page.locator("#group").focus()
+        seen.page.select_option("#group", label="hub-only")
+        assert 'method = "hub-only"' in seen.page.inner_text("#config")
+        assert seen.page.evaluate("document.activeElement.id") == "group"
+
+
+def test_dark_is_dark_and_paper_is_not(page: Path, opened: Open) -> None:
+    def lightness(seen: Seen) -> float:
+        colour = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return fmean(map(int, re.findall(r"\d+", colour)[:3]))
+
+    with opened(page) as light, opened(page, scheme="dark") as dark:
+        assert lightness(light) > 240 and lightness(dark) < 40
+        dark.page.emulate_media(media="print")
+        assert lightness(dark) > 240
+
+
+@pytest.mark.parametrize("width", [320, 360, 768])
+def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
+    with opened(page, width=width, has_touch=True) as seen:
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        sizes = seen.page.evaluate(
+            "[...document.querySelectorAll('svg text')].map(each => each.getBoundingClientRect().height)"
+        )
+        assert min(sizes) > 9
+        seen.page.locator("#curves svg").tap(position={"x": 150, "y": 100})
+        assert "round" in seen.tip()
+        box = seen.page.locator("#tip").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width
+
+
+def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path: Path) -> None:
+    with opened(page) as seen:
+        before = seen.page.locator("#curves svg").get_attribute("width")
+        seen.page.pdf(path=tmp_path / "page.pdf", prefer_css_page_size=True, print_background=True)
+        content = (tmp_path / "page.pdf").read_bytes()
+        sheets = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
+        assert 2 <= len(sheets) <= 9
+        assert all(abs(float(w) - 595) < 2 and abs(float(h) - 842) < 2 for w, h in sheets)
+        assert seen.page.locator("#curves svg").get_attribute("width") == before
+        seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        widths = seen.page.evaluate(
+            "[...document.querySelectorAll('svg')].map(each => Number(each.getAttribute('width')))"
+        )
+        assert max(widths) <= 680
+
+
+def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, opened: Open) -> None:
+    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    np.savez(
+        tmp_path / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
+        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
+        classes=np.array([HOSTILE, "b", "c", "d"]),
+    )  # fmt: skip
+    it = configure("hub-only", data="npz", data_root=str(tmp_path / "own.npz"), model="mlp", rounds=1, device="cpu")
+    run(it, tmp_path / "run")
+    with opened(write_page({HOSTILE: tmp_path / "run"}, tmp_path / "page.html", title=HOSTILE)) as seen:
+        assert seen.page.title() == HOSTILE and HOSTILE in seen.page.inner_text("h1")
+        assert HOSTILE in seen.hover("#confusion", 0.3, 0.1)
+        assert seen.page.locator("img:not(.examples img)").count() == 0
+        assert seen.requests == [(tmp_path / "page.html").as_uri()]
+
+
+def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: Path, opened: Open, made: Path) -> None:
+    shutil.copytree(made / "semifl/seed-0", tmp_path / "run")
+    (tmp_path / "run/model.safetensors").unlink()
+    content = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run/metrics.jsonl").write_text("".join(content[:1]))
+    with opened(write_page([tmp_path / "run"], tmp_path / "page.html")) as seen:
+        assert "round 1 of 4" in seen.page.inner_text("header")
+        assert "not finished" in seen.page.inner_text("main")
+        assert seen.page.locator("#confusion").count() == 0
+
+
+def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Path) -> None:
+    shutil.copytree(made / "semifl/seed-0", tmp_path / "run")
+    metrics = tmp_path / "run/metrics.jsonl"
+    content = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(content[:2]))
+    (tmp_path / "run/model.safetensors").rename(tmp_path / "model")
+    with Watcher([tmp_path / "run"]) as watcher:
+        thread = Thread(target=watcher.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            with opened(watcher.address) as seen:
+                assert "round 2 of 4" in seen.page.inner_text(".kicker")
+                seen.page.evaluate("window.mine = 1; window.scrollTo(0, 400)")
+                metrics.write_text("".join(content))
+                (tmp_path / "model").rename(tmp_path / "run/model.safetensors")
+                seen.page.get_by_text("· finished").wait_for()
+                assert seen.page.evaluate("[window.mine, window.scrollY]") == [1, 400]
+                assert seen.page.locator("#confusion svg").count() == 1
+                hosts = {re.match(r"\w+://[^/]+/", address)[0] for address in seen.requests}  # type: ignore[index]
+                assert hosts <= {watcher.address, "data:,"}
+        finally:
+            watcher.shutdown()
+            thread.join()
