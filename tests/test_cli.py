@@ -136,20 +136,20 @@ def test_a_folder_that_is_no_run_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_full_or_read_only_disk_is_a_sentence(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "train", failing(OSError(number, os.strerror(number), "runs/x")))
+    monkeypatch.setattr(train, "train", failing(OSError(number, os.strerror(number), "runs/x")))
     result = call("run", "semifl")
     assert result.exit_code == 4
     assert result.stderr == f"error: runs/x: {os.strerror(number)}\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "train", failing(ZeroDivisionError()))
+    monkeypatch.setattr(train, "train", failing(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(cli.app, ["run", "semifl"], catch_exceptions=False)
 
 
 def test_an_interrupt_before_the_first_round_says_that_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "train", failing(KeyboardInterrupt()))
+    monkeypatch.setattr(train, "train", failing(KeyboardInterrupt()))
     result = call("run", "semifl", "--out", "here")
     assert (result.exit_code, result.stderr) == (130, "stopped; nothing was written yet\n")
 

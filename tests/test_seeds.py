@@ -30,7 +30,7 @@ def config(**options: Any) -> Config:
 
 
 def told(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in history]
+    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
 
 
 def files(folder: Path) -> dict[str, bytes]:

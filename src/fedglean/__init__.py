@@ -1,6 +1,7 @@
 """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
 from fedglean.api import resume, resume_seeds, run, run_seeds, train, train_seeds
+from fedglean.compare import Comparison, compare
 from fedglean.config import Config, configure
 from fedglean.errors import FedgleanError
 from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
@@ -10,6 +11,7 @@ from fedglean.seeds import SeedsResult
 
 __all__ = [
     "Ask",
+    "Comparison",
     "Config",
     "FedgleanError",
     "Method",
@@ -20,6 +22,7 @@ __all__ = [
     "Stream",
     "Train",
     "Upload",
+    "compare",
     "configure",
     "predict",
     "resume",

@@ -10,12 +10,14 @@ differently. So that a killed group goes on to the same bits, a round counts for
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
 from fedglean.checkpoint import write_whole
-from fedglean.config import Config
+from fedglean.config import Config, fingerprint
+from fedglean.data.partition import Split
+from fedglean.data.split_file import split_digest
 from fedglean.errors import ConfigError, StorageError
 from fedglean.experiment import prepare_seeds
 from fedglean.folder import RunFolder
@@ -54,15 +56,19 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def run_seeds(
-    config: Config, count: int, out: Path | None = None, on_rounds: OnRounds = lambda lines: None
+    config: Config,
+    count: int,
+    out: Path | None = None,
+    on_rounds: OnRounds = lambda lines: None,
+    splits: Sequence[Split] | None = None,
 ) -> SeedsResult:
-    """Train with the configuration's seed and the `count - 1` that follow it."""
+    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` where there are any."""
     if count < 1:
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
     seeds = range(config.seed, config.seed + count)
     if out is not None:
         _check_free(out)
-    runs = [Run.new(each, out and out / f"seed-{each.config.seed}") for each in prepare_seeds(config, seeds)]
+    runs = [Run.new(each, out and out / f"seed-{each.config.seed}") for each in prepare_seeds(config, seeds, splits)]
     if out is not None:
         write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
     return SeedsResult(_played(runs, on_rounds, out), out)
@@ -77,6 +83,34 @@ def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> Seed
     experiments = prepare_seeds(places[0].config(), seeds, [place.split() for place in places])
     runs = [Run.found(experiment, place) for experiment, place in zip(experiments, places, strict=True)]
     return SeedsResult(_played(runs, on_rounds, folder), folder)
+
+
+def ensure_seeds(
+    config: Config,
+    count: int,
+    folder: Path,
+    on_rounds: OnRounds = lambda lines: None,
+    splits: Sequence[Split] | None = None,
+) -> SeedsResult:
+    """Whatever is left to do: train, go on, or return what is finished. A folder of other runs is refused."""
+    seeds = list(range(config.seed, config.seed + count))
+    places = [folder / f"seed-{seed}" for seed in seeds]
+    if not is_group(folder):
+        for place in places:
+            if not (place / "checkpoint/current.json").exists():  # cut off before its first round was safe
+                (place / "config.toml").unlink(missing_ok=True)
+        return run_seeds(config, count, folder, on_rounds, splits)
+    there, _ = _group(folder)
+    found = RunFolder(folder / f"seed-{there[0]}").config()
+    if config.engine.executor == "auto":
+        found = replace(found, engine=replace(found.engine, executor="auto"))
+    if there != seeds or fingerprint(found) != fingerprint(config):
+        raise StorageError(f"{folder} holds runs of another configuration or other seeds; choose another folder")
+    if splits is not None:
+        for place, split in zip(places, splits, strict=True):
+            if split_digest(RunFolder(place).split()) != split_digest(split):
+                raise StorageError(f"{place} was run on another split; choose another folder")
+    return resume_seeds(folder, on_rounds)
 
 
 def _played(runs: list[Run], on_rounds: OnRounds, folder: Path | None) -> list[Result]:

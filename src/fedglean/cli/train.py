@@ -10,7 +10,9 @@ from rich.console import Console
 from fedglean.api import resume as go_on
 from fedglean.api import resume_seeds as go_on_seeds
 from fedglean.api import train, train_seeds
+from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.shared import Quiet, app, configured, free, means, resumable, rounds_shown, say, screen
+from fedglean.compare import is_comparison
 from fedglean.config import Config, configure
 from fedglean.deploy.commands import is_federation, resume_hub
 from fedglean.folder import RunFolder
@@ -48,10 +50,16 @@ def run(
 
 
 @app.command()
-def resume(folder: Path, quiet: Quiet = False) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run, a group of seeds, a comparison or a hub's run.")],
+    quiet: Quiet = False,
+) -> None:
     """Go on with a run that was interrupted, or show one that is finished."""
     if is_federation(folder):
         raise typer.Exit(resume_hub(folder, say))
+    if is_comparison(folder):
+        go_on_comparing(folder, quiet)
+        return
     several = is_group(folder)
     places = sorted(folder.glob("seed-*")) if several else [folder]
     config = RunFolder(places[0]).config()

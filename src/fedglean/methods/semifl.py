@@ -129,6 +129,9 @@ class SemiFL(Method):
         trained = yield Train(
             message.model, streams, self.loss, self.sgd, step, self.epochs, memory=me.state, rate=message.rate
         )
+        if per_batch:
+            # Nothing is done with these labels: asking for them lets the evaluator see how good they are (Fig. 6).
+            yield Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         keep = trained.memory if self.keep_momentum else None
         return Upload(model=trained.model, keep=keep, report=trained.metrics)
 

@@ -1,0 +1,158 @@
+"""The command that compares: several methods, one split a seed, one table."""
+
+import hashlib
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, configuration, ended, means, screen
+from fedglean.compare import Comparison, carried_out, planned, resume_comparison, title
+from fedglean.config import Config
+from fedglean.errors import ConfigError, RoundError
+from fedglean.presets import PRESETS
+from fedglean.report.terminal import duration, progress, size
+from fedglean.run import OnRounds
+from fedglean.seeds import Spread
+
+#: Of one method alone; the others of `fedglean run` are for all.
+OF_ONE = ("method", "preset", "config")
+
+
+def _with_options(command: Any) -> Any:
+    """Give a command the options that all methods of a comparison share, as one dictionary."""
+    shared = {name: one for name, one in inspect.signature(configuration).parameters.items() if name not in OF_ONE}
+    own = list(inspect.signature(command).parameters.values())
+
+    @wraps(command)
+    def wrapper(**given: Any) -> None:
+        options = {name: given.pop(name) for name in shared}
+        options["allow_partial"] = options["allow_partial"] or None
+        command(options=options | dict(map(assignment, options.pop("set") or [])), **given)
+
+    kept = [one for one in own if one.name != "options"]
+    wrapper.__signature__ = inspect.Signature([kept[0], *shared.values(), *kept[1:]])  # type: ignore[attr-defined]
+    return wrapper
+
+
+@app.command()
+@_with_options
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="Methods or presets; with settings as semifl:threshold=0.8,epochs=2."),
+    ],
+    options: dict[str, Any],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side, from --seed on.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; else below runs/, by what is compared.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train several methods on the same splits; table, picture, and whether the unlabelled clients helped.
+
+    Settings of one method: semifl:threshold=0.8,epochs=2. Given again, the same command goes on where it was stopped.
+    """
+    plan = planned(_named(methods), seeds, options)
+    mark = hashlib.sha256(plan.mark().encode()).hexdigest()[:8]
+    folder = out or Path("runs", f"compare-{plan.shared.data.name}-{mark}")
+    for note in plan.notes:
+        print(f"note: {note}", flush=True)
+    with _resumable(folder):
+        show_comparison(carried_out(plan, folder, shown(quiet)))
+
+
+def go_on_comparing(folder: Path, quiet: bool) -> None:
+    """What `fedglean resume` does with a comparison."""
+    with _resumable(folder):
+        show_comparison(resume_comparison(folder, shown(quiet)))
+
+
+def _named(words: list[str]) -> dict[str, dict[str, Any]]:
+    named: dict[str, dict[str, Any]] = {}
+    for word in words:
+        if word in named:
+            raise ConfigError(f"'{word}' is named twice; give one of them a setting of its own, as {word}:rate=0.1")
+        name, _, settings = word.partition(":")
+        kind = "preset" if name in PRESETS else "method"
+        named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
+    return named
+
+
+def _assignments(text: str) -> list[str]:
+    """`a=1,b=2`; what has no `=` belongs to the value before it, which may be a list itself."""
+    parts: list[str] = []
+    for piece in filter(None, text.split(",")):
+        if "=" in piece or not parts:
+            parts.append(piece)
+        else:
+            parts[-1] += f",{piece}"
+    return parts
+
+
+def shown(quiet: bool) -> Any:
+    @contextmanager
+    def show(label: str, config: Config, seeds: int) -> Iterator[OnRounds]:
+        name = label + (f", {seeds} seeds" if seeds > 1 else "")
+        with progress(Console(stderr=True), name, config.rounds, quiet) as on_round:
+            yield means(on_round)
+
+    return show
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise ended(f"stopped; the same command, or 'fedglean resume {folder}', goes on", INTERRUPTED) from error
+
+
+def show_comparison(found: Comparison) -> None:
+    screen().print(_table(found))
+    for label, reason in found.failed.items():
+        print(f"{label} did not come to an end: {reason}")
+    print(found.answer)
+    if found.folder is not None:
+        print(f"runs:    {found.folder}/*/seed-*\npicture: {found.folder / 'curves.png'}")
+        if (page := found.folder / "report.html").exists():
+            print(f"report:  {page}")
+    if found.failed:
+        raise typer.Exit(RoundError.exit_code)
+
+
+def _table(found: Comparison) -> Table:
+    """The last round and the best one apart; the best method by its last round, references left out."""
+    seeds = len(found.plan.seeds)
+    table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
+    for heading in ("", "last round", "best round", "against the best", "sent a seed", "time a seed"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    references = [each.label for each in found.plan.entries if each.reference]
+    for row in found.rows:
+        gap = "the best" if row.label == found.best else str(row.against_best)
+        name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
+        sent = "-" if row.label in references else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
+        scores = _spread(row.last, seeds), _spread(row.best, seeds)
+        table.add_row(name, *scores, gap, sent, duration(row.seconds))
+    over = next((row.against_best.over for row in found.rows if row.against_best), "")
+    how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
+    table.caption = f"test accuracy in %{how}" + (f"; differences with 95 % intervals over {over}" if over else "")
+    return table
+
+
+def _headline(found: Comparison) -> str:
+    seeds = len(found.plan.seeds)
+    return f"{title(found.plan)}; {seeds} seed{'s' if seeds > 1 else ''}, {found.plan.shared.rounds} rounds"
+
+
+def _spread(spread: Spread, seeds: int) -> str:
+    if seeds == 1:
+        return f"{100 * spread.mean:.1f}"
+    low, high = 100 * spread.worst, 100 * spread.best
+    return f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} ({low:.1f}-{high:.1f})"

@@ -1,0 +1,54 @@
+"""The command that repeats the papers: their tables, figures and theorems."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended, screen
+from fedglean.errors import unknown
+from fedglean.report.terminal import names_table
+from fedglean.reproduce import STUDIES
+from fedglean.reproduce.study import Wish
+from fedglean.reproduce.tables import as_markdown
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str | None, typer.Argument(help="A table, figure or theorem; without, all there are.")] = None,
+    cell: Annotated[str | None, typer.Option(help="One part of it, or a pattern such as 'fed*-cifar10-10'.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side.")] = 1,
+    scale: Annotated[float, typer.Option(help="Share of the rounds, for a first look.")] = 1.0,
+    data_root: Annotated[Path | None, typer.Option(help="Where the data lies.", resolve_path=True)] = None,
+    set: Annotated[list[str] | None, typer.Option(help="Any key for all runs: device=cuda, compile=true.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; else below runs/reproduce/.")] = None,
+    render: Annotated[Path | None, typer.Option(help="Print this result.json as Markdown, and run nothing.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat a paper's table, figure or theorem, and print ours beside what was published.
+
+    Given again, the same command goes on where it was stopped.
+    """
+    if render is not None:
+        print(as_markdown(render), end="")
+        return
+    if what is None:
+        rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
+        screen().print(names_table("fedglean reproduce NAME; its parts: fedglean reproduce NAME --cell list", rows))
+        return
+    if what not in STUDIES:
+        raise unknown("table, figure or theorem", what, STUDIES)
+    study = STUDIES[what]
+    if cell == "list":
+        print("\n".join(study.cells))
+        return
+    folder = out or Path("runs", "reproduce", what if scale == 1 else f"{what}-scale{scale:g}")
+    try:
+        study.run(Wish(folder, seeds, scale, cell, data_root, tuple(map(assignment, set or [])), quiet))
+    except KeyboardInterrupt as error:
+        raise ended("stopped; the same command goes on", INTERRUPTED) from error
+    print(f"numbers: {folder / 'result.json'}")
+
+
+def _cells(cells: tuple[str, ...]) -> str:
+    return f"{len(cells)} cells" if len(cells) > 1 else ""

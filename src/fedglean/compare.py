@@ -1,0 +1,375 @@
+"""Methods beside each other on one split a seed: who is best, at what cost, and whether unlabelled clients helped.
+
+    compare.json      what is compared, written first; the numbers too once all is done
+    NAME/seed-K/      a run folder for each method and seed
+    curves.png        accuracy against rounds, bytes and seconds
+
+Everything is paired by seed: the split, the initial model and every random choice that methods have in common are the
+same. The methods go one after the other, for a shared stack would hide how long each of them takes; the seeds of one
+share a stack.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedglean.checkpoint import make_folder, write_whole
+from fedglean.config import Config, configure, fingerprint, make_method, resolve
+from fedglean.data.dataset import Dataset
+from fedglean.data.partition import Split
+from fedglean.data.sources import load
+from fedglean.data.split_file import check_split
+from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.experiment import divide_up
+from fedglean.method import Declared
+from fedglean.methods import METHODS
+from fedglean.methods.central import Central
+from fedglean.report.costs import cost_curves
+from fedglean.report.page import write_page
+from fedglean.result import Result
+from fedglean.run import OnRounds
+from fedglean.seeds import SeedsResult, ensure_seeds, is_group, run_seeds
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, Row, answer, helped, leader, rows
+
+#: What all have in common, by flag and place in a configuration. Model and rounds may be asked for by one alone.
+SHARED = {
+    "partition": "split.partition",
+    "labels": "split.labels",
+    "clients": "split.clients",
+    "model": "model.name",
+    "rounds": "rounds",
+}
+
+Shown = Callable[[str, Config, int], AbstractContextManager[OnRounds]]
+
+
+def unseen(label: str, config: Config, seeds: int) -> AbstractContextManager[OnRounds]:
+    """Shows nothing of a method's rounds."""
+    return nullcontext(lambda lines: None)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a comparison.
+
+    A reference knows more than the others: all labels, or everybody's images at one place.
+    """
+
+    label: str
+    folder: str
+    config: Config
+
+    @property
+    def reference(self) -> bool:
+        method = METHODS[self.config.method].method
+        return self.config.method in ALL_LABELS or issubclass(method, Central)
+
+    @property
+    def labels_alone(self) -> bool:
+        return self.config.method in LABELS_ALONE
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, on which seeds; `notes` is what the user did not ask for in so many words."""
+
+    entries: tuple[Entry, ...]
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> Config:
+        """Whose data and split all have."""
+        return _shared(self.entries)
+
+    def mark(self) -> str:
+        """Equal for plans that come to the same."""
+        return json.dumps([[each.label, fingerprint(each.config)] for each in self.entries] + [list(self.seeds)])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All results by label, what stands in the table, and the answer to whether unlabelled clients helped."""
+
+    plan: Plan
+    results: Mapping[str, list[Result]]
+    failed: Mapping[str, str]
+    best: str
+    rows: tuple[Row, ...]
+    helped: tuple[Help, ...]
+    answer: str
+    folder: Path | None = None
+
+
+def compare(
+    methods: Sequence[str] | Mapping[str, Mapping[str, Any]],
+    seeds: int = 3,
+    *,
+    out: Path | str | None = None,
+    shown: Shown = unseen,
+    **options: Any,
+) -> Comparison:
+    """`compare(["semifl", "fedavg-fixmatch-hub"], labels="hub:20", out="runs/both")`.
+
+    Settings of one method, or another label for it: `{"semifl": {}, "eager": {"method": "semifl", "threshold": 0.5}}`.
+    """
+    named = methods if isinstance(methods, Mapping) else {name: {} for name in methods}
+    return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
+
+
+def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping[str, Any]) -> Plan:
+    """The methods on one split, that of labels alone among them; whatever cannot be compared is refused here."""
+    if seeds < 1:
+        raise ConfigError(f"the number of seeds must be at least 1, not {seeds}")
+    if not named:
+        raise ConfigError(f"no method was named; choose some of {', '.join(METHODS)}")
+    entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
+    first = _shared(entries)
+    numbers = tuple(range(first.seed, first.seed + seeds))
+    dataset, splits = _divided(first, numbers)
+    notes = _told(entries, first, named, options)
+    entries = [replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries]
+    floor = _floor(splits[0])
+    if floor is not None and not any(each.config.method == floor for each in entries):
+        entries.append(_alone(floor, first))
+        notes.append(f"{floor} is added: what the labels alone are worth")
+    notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
+    _check(entries, dataset, splits)
+    return Plan(tuple(entries), numbers, tuple(notes))
+
+
+def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> Comparison:
+    """Train what was not trained yet, and compare. Given the same plan and folder again, it goes on."""
+    if out is not None:
+        _claim(out, plan)
+    dataset, splits = _divided(plan.shared, plan.seeds)
+    results: dict[str, list[Result]] = {}
+    failed: dict[str, str] = {}
+    for entry in plan.entries:
+        mine = [_seen(entry, split, dataset) for split in splits]
+        with shown(entry.label, entry.config, len(plan.seeds)) as on_rounds:
+            try:
+                place = None if out is None else out / entry.folder
+                results[entry.label] = _trained(entry.config, mine, place, on_rounds).results
+            except RoundError as error:
+                failed[entry.label] = str(error)
+    if not results:
+        raise RoundError(f"none of them came to an end; {entry.label}: {failed[entry.label]}")
+    return _settled(plan, results, failed, dataset, splits[0], out)
+
+
+def resume_comparison(folder: Path, shown: Shown = unseen) -> Comparison:
+    """Go on with an interrupted comparison, or get the numbers of a finished one."""
+    return carried_out(read_plan(folder), folder, shown)
+
+
+def is_comparison(folder: Path) -> bool:
+    return (folder / "compare.json").is_file()
+
+
+def read_plan(folder: Path) -> Plan:
+    try:
+        kept = json.loads((folder / "compare.json").read_bytes())
+        entries = [
+            Entry(each["label"], each["folder"], resolve(each["config"]["method"], each["config"]))
+            for each in kept["entries"]
+        ]
+        return Plan(tuple(entries), tuple(map(int, kept["seeds"])), tuple(kept["notes"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{folder} is damaged: its compare.json cannot be read ({error})") from error
+
+
+def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
+    own = dict(own)
+    preset = own.pop("preset", None)
+    method = own.pop("method", None if preset else label)
+    alone, config = (configure(method, preset, **given) for given in (dict(options), {**options, **own}))
+    if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
+        raise ConfigError(f"'{label}' asks for data of its own, but all share one split a seed; say it for all of them")
+    return config
+
+
+def _shared(entries: Sequence[Entry]) -> Config:
+    """The first that is no reference: references see the others' split in a way of their own."""
+    return next((each.config for each in entries if not each.reference), entries[0].config)
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "unnamed"
+
+
+def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
+    """Data, split, model and rounds as the first has them; a model or rounds of its own must be asked for."""
+    count = sum(map(len, (split.hub, *split.labelled)))
+    pooled = {"hub-all": {"labels": "all-hub"}, "fedavg-all": {"labels": "all"}}.get(
+        entry.config.method, {"labels": f"each:{count}", "clients": 1}
+    )
+    mine = replace(first.split, **pooled) if entry.reference else first.split
+    config = replace(entry.config, data=first.data, split=mine)
+    if not {"model", "model.name"} & set(own):
+        config = replace(config, model=replace(config.model, name=first.model.name))
+    return config if "rounds" in own else replace(config, rounds=first.rounds)
+
+
+def _told(
+    entries: Sequence[Entry], first: Config, named: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+) -> list[str]:
+    """What the first method decides for the others, where they would have it otherwise and the user did not say."""
+    leading = next(each.label for each in entries if each.config is first)
+    notes = []
+    for name, key in SHARED.items():
+        value = attrgetter(key)
+        others = [
+            f"{each.label} brings {value(each.config)}"
+            for each in entries
+            if value(each.config) != value(first) and not each.reference and not {name, key} & set(named[each.label])
+        ]
+        if others and options.get(name, options.get(key)) is None:
+            notes.append(f"{name} {value(first)} for all, as {leading} has it ({', '.join(others)})")
+    return notes
+
+
+def _floor(split: Split) -> str | None:
+    """The method that trains on labels alone; None where there is nothing else to train on."""
+    if not any(len(part) for part in split.unlabelled):
+        return None
+    return "hub-only" if len(split.hub) else "fedavg"
+
+
+def _alone(name: str, first: Config) -> Entry:
+    """As the first in all but the method and its settings."""
+    general = {key: value for key, value in asdict(first).items() if key not in ("method", "settings")}
+    return Entry(name, _slug(name), resolve(name, general))
+
+
+def _advantage(entry: Entry) -> str:
+    if entry.config.method in ALL_LABELS:
+        return f"it has all labels, at the {'hub' if entry.config.method == 'hub-all' else 'clients'}"
+    return "it has everybody's images at one place"
+
+
+def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:
+    root = config.data.root
+    dataset = load(config.data.name, Path(root) if root else None, config.data.allow_partial)
+    splits = [divide_up(replace(config, seed=seed), dataset) for seed in seeds]
+    for split in splits:
+        check_split(split, len(dataset.train_images), dataset.train_labels)
+    return dataset, splits
+
+
+def _seen(entry: Entry, split: Split, dataset: Dataset) -> Split:
+    """The split as a method gets it: references know more than was given to anybody."""
+    if not entry.reference:
+        return split
+    nothing = split.hub[:0]
+    labelled, unlabelled = torch.cat([split.hub, *split.labelled]), torch.cat(split.unlabelled)
+    if entry.config.method not in ALL_LABELS:
+        return Split(nothing, (labelled,), (unlabelled,))
+    if bool((dataset.train_labels < 0).any()):
+        raise ConfigError(f"'{entry.label}' needs a label for every image, but some images of yours have none")
+    empty = tuple(nothing for _ in split.labelled)
+    if entry.config.method == "hub-all":
+        return Split(torch.cat([labelled, unlabelled]), empty, empty)
+    return Split(split.hub, tuple(map(torch.cat, zip(split.labelled, split.unlabelled, strict=True))), empty)
+
+
+def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) -> None:
+    """Every method can work with who has labels, and no two are the same."""
+    for split in splits:
+        for entry in entries:
+            error = _refusal(entry, _seen(entry, split, dataset))
+            if error is not None:
+                own = {name: Entry(name, "", configure(name, use=entry.config.use)) for name in tuple(METHODS)}
+                able = [name for name, other in own.items() if _refusal(other, split) is None]
+                raise ConfigError(f"{entry.label} cannot be compared here: {error} (able to: {', '.join(able)})")
+    marks: dict[str, str] = {}
+    for entry in entries:
+        other = marks.setdefault(fingerprint(entry.config), entry.label)
+        if other != entry.label:
+            raise ConfigError(f"'{other}' and '{entry.label}' are the same run; leave one of them out")
+    folders = [entry.folder for entry in entries]
+    for entry in entries:
+        if folders.count(entry.folder) > 1:
+            raise ConfigError(f"two labels come to the folder '{entry.folder}'; give one of them another label")
+
+
+def _refusal(entry: Entry, split: Split) -> ConfigError | None:
+    declared = [Declared(len(mine), len(rest)) for mine, rest in zip(split.labelled, split.unlabelled, strict=True)]
+    try:
+        make_method(entry.config).check(declared, len(split.hub))
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _claim(out: Path, plan: Plan) -> None:
+    """Make the folder this comparison's, or see that it is."""
+    if is_comparison(out):
+        if read_plan(out).mark() != plan.mark():
+            raise StorageError(f"{out} holds another comparison; choose another folder with --out, or remove that one")
+        return
+    if is_group(out) or (out / "config.toml").exists():
+        raise StorageError(f"{out} holds a run; choose another folder with --out")
+    make_folder(out)
+    write_whole(out / "compare.json", json.dumps(_content(plan), indent=1).encode())
+
+
+def _trained(config: Config, splits: Sequence[Split], folder: Path | None, on_rounds: OnRounds) -> SeedsResult:
+    if folder is None:
+        return run_seeds(config, len(splits), None, on_rounds, splits)
+    return ensure_seeds(config, len(splits), folder, on_rounds, splits)
+
+
+def _settled(
+    plan: Plan,
+    results: Mapping[str, list[Result]],
+    failed: Mapping[str, str],
+    dataset: Dataset,
+    split: Split,
+    out: Path | None,
+) -> Comparison:
+    alone = [each.label for each in plan.entries if each.labels_alone]
+    methods = [each.label for each in plan.entries if not each.labels_alone and not each.reference]
+    best = leader(results, [*methods, *alone]) or next(iter(results))
+    found = helped(results, methods, alone, dataset)
+    told = answer(found, any(len(part) for part in split.unlabelled))
+    comparison = Comparison(plan, results, failed, best, rows(results, best, dataset), found, told, out)
+    if out is not None:
+        _write(comparison, out)
+    return comparison
+
+
+def _write(comparison: Comparison, out: Path) -> None:
+    content = _content(comparison.plan) | {
+        "failed": dict(comparison.failed),
+        "best": comparison.best,
+        "rows": [asdict(row) for row in comparison.rows],
+        "helped": [{**asdict(each), "answer": each.answer} for each in comparison.helped],
+        "answer": comparison.answer,
+    }
+    references = [each.label for each in comparison.plan.entries if each.reference]
+    cost_curves(comparison.results, out / "curves.png", title(comparison.plan), references)
+    write_whole(out / "compare.json", json.dumps(content, indent=1).encode())
+    write_page([out], out / "report.html", title(comparison.plan))
+
+
+def title(plan: Plan) -> str:
+    """What all have in common."""
+    data, split = plan.shared.data, plan.shared.split
+    return f"{data.name}, {split.partition}, labels {split.labels}, {split.clients} clients"
+
+
+def _content(plan: Plan) -> dict[str, Any]:
+    entries = [
+        {"label": each.label, "folder": each.folder, "reference": each.reference, "labels_alone": each.labels_alone,
+         "config": asdict(each.config)}
+        for each in plan.entries
+    ]  # fmt: skip
+    return {"seeds": list(plan.seeds), "notes": list(plan.notes), "entries": entries}

@@ -1,0 +1,304 @@
+"""What a figure is made of: panels of lines, drawn into a picture, told as a table and kept as numbers."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import NullLocator
+from rich.console import Console
+from rich.table import Table
+
+from fedglean.checkpoint import make_folder, write_whole
+from fedglean.report.picture import COLOURS
+from fedglean.reproduce.study import Study, Wish, made_by
+from fedglean.reproduce.trainings import Training, one_of, trained
+from fedglean.result import Result
+
+#: A number of a line of metrics.jsonl, or None where the line has it not.
+Read = Callable[[Mapping[str, Any]], float | None]
+Number = float | str
+
+
+@dataclass(frozen=True)
+class Line:
+    """Means over the seeds with the worst and the best of them; `published` are (x, y) that the paper prints."""
+
+    label: str
+    x: list[Number]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    published: list[tuple[Number, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line: something that is not varied."""
+
+    label: str
+    value: float
+    published: float | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    levels: list[Level] = field(default_factory=list)
+    log_x: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A line to be read off a training, round by round."""
+
+    training: Training
+    read: Read
+    published: Mapping[Number, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point to be read off a training when it is done: the accuracy of a predictor, by default the first."""
+
+    training: Training
+    predictor: str | None = None
+
+    def value(self, result: Result) -> float:
+        return 100 * result.score(self.predictor or result.names[0])[0].accuracy
+
+    @property
+    def published(self) -> float | None:
+        known = self.training.published
+        return known.get(self.predictor or "best", known.get("round 100"))
+
+
+def accuracy(name: str | None = None) -> Read:
+    """Of a predictor, by default the method's first, in per cent."""
+
+    def read(line: Mapping[str, Any]) -> float | None:
+        scores = line.get("accuracy")
+        return 100 * scores[name or next(iter(scores))] if scores else None
+
+    return read
+
+
+def pseudo(measure: str, unit: float = 100) -> Read:
+    def read(line: Mapping[str, Any]) -> float | None:
+        value = line.get("pseudo", {}).get(measure)
+        return None if value is None else unit * value
+
+    return read
+
+
+def report(name: str) -> Read:
+    return lambda line: line["report"].get(name)
+
+
+ACCURACY = "test accuracy in %"
+
+
+class Declared(Protocol):
+    """A panel that is still to be made."""
+
+    def trainings(self) -> list[Training]: ...
+    def made(self, wish: Wish) -> Panel: ...
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A panel over rounds."""
+
+    title: str
+    traces: Mapping[str, Trace]
+    levels: Mapping[str, Point] = field(default_factory=dict)
+    y_label: str = ACCURACY
+
+    def trainings(self) -> list[Training]:
+        return [trace.training for trace in self.traces.values()] + [level.training for level in self.levels.values()]
+
+    def made(self, wish: Wish) -> Panel:
+        lines = [by_round(label, trained(trace.training, wish), trace) for label, trace in self.traces.items()]
+        levels = [_level(label, point, wish) for label, point in self.levels.items()]
+        return Panel(self.title, "round", self.y_label, lines, levels)
+
+
+@dataclass(frozen=True)
+class Points:
+    """A panel over something that is varied from training to training; its values are of the last round."""
+
+    title: str
+    x_label: str
+    lines: Mapping[str, Mapping[Number, Point]]
+    log_x: bool = False
+
+    def trainings(self) -> list[Training]:
+        return [point.training for row in self.lines.values() for point in row.values()]
+
+    def made(self, wish: Wish) -> Panel:
+        lines = [_over(label, row, wish) for label, row in self.lines.items()]
+        return Panel(self.title, self.x_label, ACCURACY, lines, log_x=self.log_x)
+
+
+def by_round(label: str, results: Sequence[Result], trace: Trace) -> Line:
+    """Rounds in which every seed has the number; what comes after the last round stands one place further right."""
+    seeds = [
+        {
+            line["round"] + bool(line.get("final")): value
+            for line in result.history
+            if (value := trace.read(line)) is not None
+        }
+        for result in results
+    ]
+    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
+    return line_of(label, rounds, [[seed[r] for seed in seeds] for r in rounds], list(trace.published.items()))
+
+
+def line_of(
+    label: str,
+    x: Sequence[Number],
+    seeds: Sequence[Sequence[float]],
+    published: Sequence[tuple[Number, float]] = (),
+) -> Line:
+    """From the seeds' values at each x."""
+    means = [float(np.mean(values)) for values in seeds]
+    return Line(label, list(x), means, [min(v) for v in seeds], [max(v) for v in seeds], list(published))
+
+
+def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
+    values = [[point.value(result) for result in trained(point.training, wish)] for point in row.values()]
+    printed = [(x, point.published) for x, point in row.items()]
+    return line_of(label, list(row), values, [(x, y) for x, y in printed if y is not None])
+
+
+def _level(label: str, point: Point, wish: Wish) -> Level:
+    values = [point.value(result) for result in trained(point.training, wish)]
+    return Level(label, float(np.mean(values)), point.published)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a paper: its panels by cell, and what the paper says about it."""
+
+    title: str
+    panels: Mapping[str, Declared]
+    claims: tuple[str, ...] = ()
+
+    def study(self) -> Study:
+        return Study(self.title, tuple(self.panels), partial(_run, self))
+
+
+def _run(figure: Figure, wish: Wish) -> None:
+    panels = [figure.panels[cell].made(wish) for cell in one_of(wish.cell, tuple(figure.panels))]
+    title = shown_title(figure.title, wish)
+    make_folder(wish.out)
+    drawing(panels, title).savefig(wish.out / "figure.png", dpi=130)
+    keep(wish, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
+    tell(panels, title, figure.claims)
+
+
+def shown_title(title: str, wish: Wish) -> str:
+    """Says what differs from the paper's experiment."""
+    changes = [] if wish.scale == 1 else [f"rounds x {wish.scale:g}"]
+    changes += [f"{key}={value}" for key, value in wish.options]
+    return title + (f" [{', '.join(changes)}]" if changes else "")
+
+
+def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
+    """Everything that is drawn, in `result.json`."""
+    facts = {**made_by(), "title": title, "scale": wish.scale, "seeds": wish.seeds, "options": dict(wish.options)}
+    content = {**facts, "cell": wish.cell, "claims": list(claims), **numbers}
+    write_whole(Path(wish.out) / "result.json", json.dumps(content, indent=1).encode())
+
+
+def tell(panels: Sequence[Panel], title: str, claims: Sequence[str]) -> None:
+    """Last and best value of every line, next to what was published; the figure's own points where x is no round."""
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(width=140, highlight=False)
+    table = Table(title=title, title_justify="left")
+    for heading in ("panel", "line", "at", "ours", "published", "difference"):
+        table.add_column(heading, justify="left" if heading in ("panel", "line") else "right")
+    for panel in panels:
+        for line in panel.lines:
+            for place, ours, theirs in rows_of(panel, line):
+                table.add_row(panel.title, line.label, place, f"{ours:.4g}", *_beside(ours, theirs))
+        for level in panel.levels:
+            table.add_row(panel.title, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published))
+    console.print(table)
+    for claim in claims:
+        console.print(f"the paper says: {claim}")
+
+
+def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
+    """What is worth a row: each published point that we have, else the last and the best of a curve, or every point."""
+    ours, theirs = dict(zip(line.x, line.mean, strict=True)), dict(line.published)
+    if panel.x_label != "round":
+        return [(f"{x}", y, theirs.get(x)) for x, y in ours.items()]
+    rows: list[tuple[str, float, float | None]] = [(f"round {x}", ours[x], y) for x, y in theirs.items() if x in ours]
+    if line.x and line.x[-1] not in theirs:
+        rows.append((f"last, {line.x[-1]}", line.mean[-1], None))
+    if line.x and panel.y_label == ACCURACY:
+        rows.append((f"best, {line.x[int(np.argmax(line.mean))]}", max(line.mean), theirs.get("best")))
+    return rows
+
+
+def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
+    return ("", "") if theirs is None else (f"{theirs:.4g}", f"{ours - theirs:+.2f}")
+
+
+def drawing(panels: Sequence[Panel], title: str) -> Canvas:
+    """Up to three panels in a row. Published numbers are crosses in their line's colour."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    canvas = Canvas(figsize=(1.0 + 4.6 * columns, 0.6 + 3.6 * rows), layout="constrained")
+    FigureCanvasAgg(canvas)
+    canvas.suptitle(title, x=0.01, ha="left", fontsize=11)
+    places = canvas.subplots(rows, columns, squeeze=False).ravel()
+    for axes, panel in zip(places, panels, strict=False):
+        _draw(axes, panel)
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    return canvas
+
+
+def _within(x: Number, places: Sequence[float]) -> bool:
+    return not isinstance(x, str) and x <= max(places, default=0)
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    words = any(isinstance(x, str) for line in panel.lines for x in line.x)
+    order = {x: float(place) for place, x in enumerate(dict.fromkeys(x for line in panel.lines for x in line.x))}
+
+    def place(x: Number) -> float:
+        return order[x] if words else float(x)
+
+    for number, line in enumerate(panel.lines):
+        colour, x = COLOURS[number % len(COLOURS)], [place(each) for each in line.x]
+        axes.plot(x, line.mean, color=colour, linewidth=1.6, marker="o" if len(x) < 12 else "", ms=4, label=line.label)
+        if line.low != line.high:
+            axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+        known = [(each, y) for each, y in line.published if each in order or _within(each, x)]
+        axes.plot([place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6)
+    for number, level in enumerate(panel.levels):
+        axes.axhline(level.value, color="#555555", linestyle=("--", ":")[number % 2], linewidth=1.2, label=level.label)
+    if panel.log_x:
+        axes.set_xscale("log")
+    if words or panel.log_x:
+        axes.set_xticks([place(x) for x in order], [str(x) for x in order])
+        axes.xaxis.set_minor_locator(NullLocator())
+    printed = any(line.published for line in panel.lines)
+    axes.set_title(panel.title + ("  (x: published)" if printed else ""), loc="left", fontsize=10)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, framealpha=0.6)

@@ -1,0 +1,173 @@
+"""The trainings that a figure is read off: found below the wish's folder, gone on with, or made."""
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedglean.config import FLAT, Config, configure, fingerprint
+from fedglean.data.partition import Split
+from fedglean.data.sources import PUBLISHED, load
+from fedglean.errors import StorageError, unknown
+from fedglean.experiment import divide_up
+from fedglean.folder import RunFolder
+from fedglean.methods import METHODS
+from fedglean.presets import PRESETS
+from fedglean.report.terminal import mean_line, progress
+from fedglean.reproduce.study import Wish
+from fedglean.result import Result
+from fedglean.seeds import is_group, resume_seeds, run_seeds
+
+#: What is shortened when a run is.
+SCHEDULES = ("rounds", "settings.ramp_epochs", "settings.warmup_rounds")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is left of a split: some figures vary how many images or clients take part."""
+
+    name: str
+    take: Callable[[Split], Split]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A preset, with what the figure changes of it (keys such as "split.labels") and the part of its split."""
+
+    preset: str
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    part: Part | None = None
+
+    @property
+    def name(self) -> str:
+        words = [self.preset.replace("/", "-"), *(f"{key.rpartition('.')[2]}-{v}" for key, v in self.changed.items())]
+        return re.sub(r"[^\w.=-]+", "-", "-".join(words + ([self.part.name] if self.part else [])))
+
+    @property
+    def published(self) -> Mapping[str, float]:
+        """What the paper printed for the preset; nothing if this is not quite it."""
+        return {} if self.changed or self.part else PRESETS[self.preset].published or {}
+
+
+def thinned(share: float) -> Part:
+    """Every client keeps this share of its unlabelled images. They come shuffled: the first ones are any."""
+
+    def take(split: Split) -> Split:
+        kept = tuple(part[: round(share * len(part))] for part in split.unlabelled)
+        return replace(split, unlabelled=kept)
+
+    return Part(f"unlabelled-{share:g}", take)
+
+
+def first_clients(count: int) -> Part:
+    """The other clients stay away, and their images with them."""
+    return Part(f"first-{count}-clients", lambda split: _first(split, count))
+
+
+def _first(split: Split, count: int) -> Split:
+    return Split(split.hub, split.labelled[:count], split.unlabelled[:count], split.names[:count])
+
+
+def config_of(training: Training, wish: Wish) -> Config:
+    """What is trained: the preset, the figure's changes, the user's options; fewer rounds by the wish's scale."""
+    preset = PRESETS[training.preset]
+    options = {key: value for key, value in wish.options if _concerns(key, preset.method)}
+    given: dict[str, Any] = {**_scaled(_dotted(preset.layer), wish.scale), **training.changed}
+    if wish.data_root is not None:
+        given["data.root"] = str(wish.data_root)
+    chosen = {FLAT.get(key, key) for key in options}
+    config = configure(preset.method, **{**given, **options})
+    if config.data.name != given["data.name"] and not chosen & {"split.labels", "split.file"}:
+        given["split.labels"] = _fitted(given["split.labels"], given["data.name"], config)
+    return configure(preset.method, **{**given, **options})
+
+
+def _concerns(option: str, method: str) -> bool:
+    """Whether a method has an option; one that only other methods have is for other lines of the figure."""
+    return option in _settings(method) or not any(option in _settings(other) for other in METHODS)
+
+
+def _settings(method: str) -> list[str]:
+    return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+
+
+def _scaled(given: dict[str, Any], scale: float) -> dict[str, Any]:
+    """Fewer rounds, and with them what is counted in rounds or epochs of the whole run."""
+    if scale == 1:
+        return given
+    counted = {key: given[key] for key in SCHEDULES if given.get(key)}
+    return {**given, **{key: type(value)(max(1, round(value * scale, 6))) for key, value in counted.items()}}
+
+
+def _dotted(layer: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in layer.items():
+        flat |= _dotted(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+    return flat
+
+
+def _fitted(labels: str, published: str, config: Config) -> str:
+    """As many labels of other data as they would be by its size; each class, or pair of classes, has some."""
+    kind, _, value = labels.partition(":")
+    count, comma, rest = value.partition(",")
+    if not count.isdigit():
+        return labels
+    dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
+    classes = len(dataset.classes)
+    wanted = int(count) * len(dataset.train_images) / PUBLISHED[published].sizes[0]
+    if kind == "hub":
+        return f"hub:{classes * max(1, round(wanted / classes))}"
+    least = {"mismatch": max(1, round(0.6 * classes)), "mismatch-digits": 2}.get(kind, 1)
+    return f"{kind}:{max(least, round(wanted))}{comma}{rest}"
+
+
+def trained(training: Training, wish: Wish) -> list[Result]:
+    """Its results, one a seed; what is not done yet is done now."""
+    config, folder = config_of(training, wish), wish.out / "runs" / training.name
+    with progress(Console(stderr=True), training.name, config.rounds, wish.quiet) as on_round:
+
+        def told(lines: list[dict[str, Any]]) -> None:
+            on_round(mean_line(lines) if len(lines) > 1 else lines[0])
+
+        if is_group(folder):
+            _check_same(folder, config, wish.seeds)
+            return resume_seeds(folder, told).results
+        # Folders of seeds without the list of them: stopped before the first round.
+        shutil.rmtree(folder, ignore_errors=True)
+        return run_seeds(config, wish.seeds, folder, told, splits_of(training, config, wish.seeds)).results
+
+
+def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | None:
+    """A split a seed, where the figure takes a part of it."""
+    if training.part is None:
+        return None
+    dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
+    each = [replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)]
+    return [training.part.take(divide_up(config, dataset)) for config in each]
+
+
+def _check_same(folder: Path, config: Config, seeds: int) -> None:
+    places = sorted(folder.glob("seed-*"))
+    there = RunFolder(places[0]).config()
+    settled = replace(config, seed=there.seed, engine=replace(config.engine, executor=there.engine.executor))
+    if fingerprint(there) != fingerprint(settled) or len(places) != seeds:
+        raise StorageError(f"{folder} holds {len(places)} seeds of another configuration; choose another folder")
+
+
+def one_of(cell: str | None, cells: Sequence[str]) -> list[str]:
+    """The cells that were wished for, by name or pattern; without a wish all."""
+    chosen = [each for each in cells if cell is None or fnmatch(each, cell)]
+    if not chosen:
+        raise unknown("part of the figure", str(cell), cells)
+    return chosen
+
+
+def note(text: str, wish: Wish) -> None:
+    if not wish.quiet:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,148 @@
+"""What a comparison says: who is best, by how much with what certainty, and whether unlabelled clients helped.
+
+Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds. A single seed
+leaves only the test images to count: that interval says how sure one is of two models, not of the methods.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from fedglean.augment import Recipe
+from fedglean.data.dataset import Dataset
+from fedglean.engines.batches import Setting
+from fedglean.evaluate import logits
+from fedglean.method import Mixture
+from fedglean.result import Result
+from fedglean.seeds import SeedsResult, Spread
+
+#: Trained on the labels that there are and on nothing else: what unlabelled clients are measured against.
+LABELS_ALONE = ("hub-only", "fedavg", "fedprox", "fednova", "scaffold", "vrl-sgd", "fedavgm", "heterofl",
+                "heterofl-semifl")  # fmt: skip
+#: Trained with labels that nobody gave them.
+ALL_LABELS = ("hub-all", "fedavg-all")
+
+FEW, WIDE = 5, ", so few that it is wide"
+IMAGES = "the test images of one seed: how seeds differ is not in it"
+
+Results = Mapping[str, Sequence[Result]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean paired difference in accuracy, its 95 % interval, and what that was taken over."""
+
+    mean: float
+    low: float
+    high: float
+    over: str
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:+.1f} ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method came to; `against_best` is None for the best itself. Bytes and seconds are means over seeds."""
+
+    label: str
+    last: Spread
+    best: Spread
+    against_best: Difference | None
+    bytes_sent: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Help:
+    """What a method gained from the unlabelled clients over `floor`, which trained on the labels alone."""
+
+    label: str
+    floor: str
+    gain: Difference
+
+    @property
+    def answer(self) -> str:
+        this = " with this seed" if self.gain.over == IMAGES else ""
+        clear = f"yes{this}" if self.gain.low > 0 else f"no, they did harm{this}" if self.gain.high < 0 else ""
+        return clear or "not shown"
+
+
+def rows(results: Results, best: str, dataset: Dataset) -> tuple[Row, ...]:
+    """A line a label, in the order given."""
+    return tuple(
+        Row(
+            label,
+            SeedsResult(list(mine)).last(),
+            SeedsResult(list(mine)).best(),
+            None if label == best else difference(mine, results[best], dataset),
+            fmean(sum(each.bytes_sent) for each in mine),
+            fmean(each.seconds for each in mine),
+        )
+        for label, mine in results.items()
+    )
+
+
+def leader(results: Results, among: Sequence[str]) -> str | None:
+    """The highest mean accuracy after the last round; the first of equals, None of none."""
+    return max(
+        (label for label in among if label in results),
+        key=lambda label: SeedsResult(list(results[label])).last().mean,
+        default=None,
+    )
+
+
+def helped(results: Results, methods: Sequence[str], alone: Sequence[str], dataset: Dataset) -> tuple[Help, ...]:
+    """Each method against the best of those that had the labels alone, which is chosen against the method."""
+    floor = leader(results, alone)
+    if floor is None:
+        return ()
+    return tuple(
+        Help(label, floor, difference(results[label], results[floor], dataset)) for label in methods if label in results
+    )
+
+
+def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) -> Difference:
+    """Mine less its, by seed."""
+    gaps = [a.last.accuracy - b.last.accuracy for a, b in zip(mine, its, strict=True)]
+    interval = confidence(gaps)
+    if interval is not None:
+        return Difference(fmean(gaps), *interval, f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else ""))
+    apart = right(mine[0], dataset) - right(its[0], dataset)
+    reach = 1.96 * float(apart.std()) / sqrt(len(apart))
+    return Difference(gaps[0], gaps[0] - reach, gaps[0] + reach, IMAGES)
+
+
+def confidence(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % interval of their mean; None for a single one, which says nothing about others."""
+    if len(differences) < 2:
+        return None
+    reach = float(stdtrit(len(differences) - 1, 0.975)) * stdev(differences) / sqrt(len(differences))
+    mean = fmean(differences)
+    return mean - reach, mean + reach
+
+
+def right(result: Result, dataset: Dataset) -> Tensor:
+    """1 for every test image that the final model labels rightly, 0 for the others."""
+    predictor = result.predictors[result.names[0]]
+    setting = Setting(Recipe(dataset.mean, dataset.std, flip=False, pad=0), getattr(torch, result.config.engine.dtype))
+    model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
+    device = next(iter(model.parameters.values())).device
+    answers = logits(predictor, dataset.test_images.to(device), setting).argmax(-1).cpu()
+    return (answers == dataset.test_labels).double()
+
+
+def answer(found: Sequence[Help], unlabelled: bool) -> str:
+    """One sentence, whatever was compared."""
+    question = "Did the unlabelled clients help?"
+    if not unlabelled:
+        return f"{question} There are none: every image here is labelled."
+    if not found:
+        return f"{question} That cannot be said: it takes a method that learns from them and one that does not."
+    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" for each in found)
+    return f"{question} In points over {found[0].floor}, with 95 % intervals over {found[0].gain.over} -- {answers}."

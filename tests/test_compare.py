@@ -1,0 +1,234 @@
+"""Methods beside each other: one split a seed for all, honest differences, and nothing lost when it is stopped."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+from typer.testing import Result as Called
+
+from fedglean import cli
+from fedglean.cli.compare import _named
+from fedglean.compare import Comparison, carried_out, compare, planned, resume_comparison
+from fedglean.config import Config
+from fedglean.data.sources import load
+from fedglean.data.split_file import load_split
+from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.report.costs import cost_drawing
+from fedglean.verdict import Difference, Help, answer, difference, right
+
+SMALL: dict[str, Any] = {
+    "data": "digits", "clients": 4, "model": "mlp", "rounds": 2, "epochs": 1, "device": "cpu", "executor": "loop"
+}  # fmt: skip
+
+
+def call(*words: str | Path) -> Called:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "phases")} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    out = tmp_path_factory.mktemp("compare") / "both"
+    named = {"semifl": {}, "eager": {"method": "semifl", "threshold": 0.3}, "hub-all": {}}
+    return compare(named, 2, out=out, labels="hub:20", **SMALL)
+
+
+def test_every_method_gets_the_same_split_of_a_seed_and_another_for_another_seed(done: Comparison) -> None:
+    assert done.folder is not None
+    splits = {
+        (name, seed): (done.folder / name / f"seed-{seed}" / "split.json").read_bytes()
+        for name in ("semifl", "eager", "hub-only")
+        for seed in (0, 1)
+    }
+    assert len({splits[name, 0] for name in ("semifl", "eager", "hub-only")}) == 1
+    assert splits["semifl", 1] == splits["eager", 1] == splits["hub-only", 1] != splits["semifl", 0]
+
+
+def test_labels_alone_are_added_and_references_know_more_but_are_never_the_best(done: Comparison) -> None:
+    assert [entry.label for entry in done.plan.entries] == ["semifl", "eager", "hub-all", "hub-only"]
+    assert any("hub-only is added" in note for note in done.plan.notes)
+    assert any("hub-all is a reference" in note for note in done.plan.notes)
+    assert done.folder is not None and done.best != "hub-all"
+    split = load_split(done.folder / "hub-all/seed-0/split.json")
+    assert len(split.hub) == len(load("digits").train_images) and not any(map(len, split.unlabelled))
+
+
+def test_the_numbers_written_down_are_those_of_the_runs(done: Comparison) -> None:
+    assert done.folder is not None
+    content = json.loads((done.folder / "compare.json").read_text())
+    assert [entry["label"] for entry in content["entries"]] == ["semifl", "eager", "hub-all", "hub-only"]
+    rows = {row["label"]: row for row in content["rows"]}
+    for entry in content["entries"]:
+        ends = [told(done.folder / entry["folder"] / f"seed-{seed}")[-1]["accuracy"]["model"] for seed in (0, 1)]
+        assert rows[entry["label"]]["last"]["mean"] == pytest.approx(sum(ends) / 2)
+    assert rows[content["best"]]["against_best"] is None
+    other = next(row for row in content["rows"] if row["label"] != content["best"])
+    gap = other["last"]["mean"] - rows[content["best"]]["last"]["mean"]
+    assert other["against_best"]["mean"] == pytest.approx(gap)
+    assert {help["label"] for help in content["helped"]} == {"semifl", "eager"}
+    assert all(help["floor"] == "hub-only" for help in content["helped"])
+    assert rows["hub-only"]["bytes_sent"] == 0 < rows["semifl"]["bytes_sent"]
+    assert (done.folder / "curves.png").stat().st_size > 10_000
+    assert "eager" in (done.folder / "report.html").read_text()
+
+
+def test_the_picture_has_a_panel_for_rounds_bytes_and_seconds(done: Comparison) -> None:
+    panels = cost_drawing(done.results, "title", ["hub-all"]).axes
+    assert [panel.get_xlabel() for panel in panels] == ["rounds", "MB a seed, down and up", "seconds a seed"]
+    sent = {line.get_label(): line for line in panels[1].get_lines()}
+    assert set(sent) == set(done.results)
+    total = sum(done.results["semifl"][0].bytes_sent) / 1e6
+    assert sent["semifl"].get_xdata()[-1] == pytest.approx(total, rel=0.2)
+    assert list(sent["hub-only"].get_xdata()) == [0, 1], "what sends nothing is a level"
+
+
+def test_a_stopped_comparison_goes_on_and_keeps_what_was_finished(tmp_path: Path, done: Comparison) -> None:
+    plan = replace(done.plan, entries=done.plan.entries[:2])
+    played: list[tuple[str, int]] = []
+
+    def shown(stop: bool) -> Any:
+        @contextmanager
+        def show(label: str, config: Config, seeds: int) -> Iterator[Any]:
+            def on_rounds(lines: list[dict[str, Any]]) -> None:
+                played.append((label, lines[0]["round"]))
+                if stop and label == "eager":
+                    raise KeyboardInterrupt
+
+            yield on_rounds
+
+        return show
+
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(plan, tmp_path / "cut", shown(stop=True))
+    assert played[-1] == ("eager", 1)
+    played.clear()
+    found = resume_comparison(tmp_path / "cut", shown(stop=False))
+    assert {label for label, _ in played} == {"eager"} and played[0][1] == 2
+    assert done.folder is not None
+    for name in ("semifl", "eager"):
+        for seed in ("seed-0", "seed-1"):
+            assert told(tmp_path / "cut" / name / seed) == told(done.folder / name / seed)
+    assert found.answer.startswith("Did the unlabelled clients help? That cannot be said")
+    with pytest.raises(StorageError, match="holds another comparison"):
+        carried_out(done.plan, tmp_path / "cut")
+
+
+def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    deaf = {"method": "semifl", "threshold": 0.1, "gate.stretch": 0.0}
+    found = compare({"deaf": deaf, "hub-only": {}}, 1, out=tmp_path / "one", labels="hub:20", **SMALL)
+    assert set(found.failed) == {"deaf"} and "round 1" in found.failed["deaf"]
+    assert found.best == "hub-only" and [row.label for row in found.rows] == ["hub-only"]
+    again = call("resume", tmp_path / "one", "--quiet")
+    assert again.exit_code == RoundError.exit_code and "deaf did not come to an end" in again.output
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "sentence"),
+    [
+        ({"semifl": {}, "fed-shvr": {}}, {}, "fed-shvr cannot be compared here: Fed-SHVR needs clients with labels"),
+        ({"semifl": {}, "fed-shvr": {}}, {}, r"able to: semifl, .*hub-only"),
+        ({"semifl": {}, "semfl": {}}, {}, "did you mean 'semifl'"),
+        ({"semifl": {}, "again": {"method": "semifl", "threshold": 0.9}}, {}, "'semifl' and 'again' are the same run"),
+        ({"semifl": {"labels": "hub:30"}}, {}, "all share one split a seed"),
+        ({"semifl": {"seed": 4}}, {}, "all share one split a seed"),
+        ({"a b": {"method": "semifl"}, "a/b": {"method": "fl2"}}, {}, "two labels come to the folder 'a-b'"),
+        ({}, {}, "no method was named"),
+        ({"semifl": {}}, {"labels": "hub:25"}, "use hub:20 or hub:30"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_any_work(
+    named: dict[str, Any], options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        planned(named, 2, options)
+
+
+def test_the_first_method_decides_what_the_user_left_open_and_the_plan_says_so() -> None:
+    plan = planned({"fed-shvr": {}, "fedmatch": {}, "long": {"method": "fed-mt", "rounds": 30}}, 1, {"rounds": None})
+    configs = {entry.label: entry.config for entry in plan.entries}
+    assert {config.split.labels for config in configs.values()} == {"mismatch-digits:6"}
+    assert {config.model.name for config in configs.values()} == {"mlp"}
+    assert (configs["fedmatch"].rounds, configs["long"].rounds, configs["fedavg"].rounds) == (25, 30, 25)
+    assert "labels mismatch-digits:6 for all, as fed-shvr has it (fedmatch brings each:2)" in plan.notes
+    assert "rounds 25 for all, as fed-shvr has it (fedmatch brings 40)" in plan.notes
+    given = planned({"fed-shvr": {}, "fedmatch": {}}, 1, {"rounds": 3})
+    assert not any(note.startswith("rounds") for note in given.notes)
+
+
+def test_one_site_and_all_labels_see_the_same_images_in_their_own_way() -> None:
+    found = compare(["fedavg", "fixmatch", "fedavg-all"], 1, labels="each:6", **{**SMALL, "rounds": 1, "epochs": None})
+    images = len(load("digits").train_images)
+    one, every = (found.results[label][0].config.split for label in ("fixmatch", "fedavg-all"))
+    assert (one.clients, one.labels, every.labels) == (1, "each:24", "all")
+    assert images == 1437 and found.best == "fedavg"
+    assert found.answer.startswith("Did the unlabelled clients help? That cannot be said")
+
+
+def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:
+    dataset = load("digits")
+    mine, its = done.results["semifl"][:1], done.results["hub-all"][:1]
+    hits, others = right(mine[0], dataset), right(its[0], dataset)
+    assert float(hits.mean()) == pytest.approx(mine[0].last.accuracy)
+    gap = difference(mine, its, dataset)
+    reach = 1.96 * float((hits - others).std()) / len(hits) ** 0.5
+    assert gap.mean == pytest.approx(mine[0].last.accuracy - its[0].last.accuracy)
+    assert (gap.low, gap.high) == pytest.approx((gap.mean - reach, gap.mean + reach))
+    assert "one seed" in gap.over
+
+
+def test_seeds_are_judged_by_students_interval(done: Comparison) -> None:
+    gap = difference(done.results["semifl"], done.results["hub-all"], load("digits"))
+    pairs = zip(done.results["semifl"], done.results["hub-all"], strict=True)
+    gaps = torch.tensor([a.last.accuracy - b.last.accuracy for a, b in pairs], dtype=torch.float64)
+    assert gap.mean == pytest.approx(float(gaps.mean()))
+    assert gap.high - gap.mean == pytest.approx(12.7062 * float(gaps.std()) / 2**0.5, rel=1e-4)
+    assert gap.over == "2 seeds, so few that it is wide"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(0.01, 0.1, "yes"), (-0.1, -0.01, "no, they did harm"), (-0.1, 0.1, "not shown")]
+)
+def test_the_answer_is_yes_only_where_the_interval_says_so(low: float, high: float, word: str) -> None:
+    gain = Difference((low + high) / 2, low, high, "6 seeds")
+    sentence = answer([Help("semifl", "hub-only", gain)], unlabelled=True)
+    assert f"semifl: {word}, " in sentence and "over hub-only" in sentence and "over 6 seeds" in sentence
+
+
+def test_settings_of_one_method_follow_a_colon() -> None:
+    assert _named(["semifl:threshold=0.8,mixup=false", "heterofl:widths=1,0.5,rate=0.1", "hassle/cifar10-10"]) == {
+        "semifl:threshold=0.8,mixup=false": {"method": "semifl", "threshold": 0.8, "mixup": False},
+        "heterofl:widths=1,0.5,rate=0.1": {"method": "heterofl", "widths": "1,0.5", "rate": 0.1},
+        "hassle/cifar10-10": {"preset": "hassle/cifar10-10"},
+    }
+    with pytest.raises(ConfigError, match="named twice"):
+        _named(["semifl", "semifl"])
+
+
+def test_the_command_says_it_all_and_goes_on_when_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ("--clients", "4", "--model", "mlp", "--rounds", "2", "--set", "epochs=1", "--quiet")
+    words = ("compare", "semifl", "semifl:threshold=0.3", "--labels", "hub:20", "--seeds", "1", *small)
+    first = call(*words)
+    assert first.exit_code == 0, first.output
+    assert "note: hub-only is added" in first.output and "the best" in first.output
+    assert "Did the unlabelled clients help? In points over hub-only" in first.output
+    folders = list((tmp_path / "runs").glob("compare-digits-*"))
+    assert len(folders) == 1 and (folders[0] / "semifl-threshold=0.3/seed-0/model.safetensors").exists()
+    written = (folders[0] / "semifl/seed-0/metrics.jsonl").read_bytes()
+    again, resumed = call(*words), call("resume", folders[0].relative_to(tmp_path), "--quiet")
+    assert again.exit_code == resumed.exit_code == 0, again.output + resumed.output
+    assert resumed.output in again.output, "a resumed comparison says what the command says, but for the notes"
+    assert list((tmp_path / "runs").glob("compare-digits-*")) == folders
+    assert (folders[0] / "semifl/seed-0/metrics.jsonl").read_bytes() == written, "nothing was trained again"
+    wrong = call("compare", "semifl", "fedavg", "--labels", "hub:20", "--quiet")
+    assert wrong.exit_code == ConfigError.exit_code and "FedAvg needs clients with labels" in wrong.stderr
