@@ -10,18 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message
 from PIL import Image
 from sklearn.datasets import load_digits
+from typer.testing import CliRunner
 
+from fedglean.cli import app
 from fedglean.config import configure, to_toml
 from fedglean.data.folders import from_folder
 from fedglean.deploy.branch import Branch
-from fedglean.deploy.commands import Address, HubOptions, superlink_command, supernode_command
+from fedglean.deploy.commands import Address, HubOptions, admitted, follow, superlink_command, supernode_command
 from fedglean.deploy.folders import branch_images, hub_images
-from fedglean.deploy.hub import Hosting, federate, serve
-from fedglean.deploy.keys import make_branch_key, make_hub_keys
+from fedglean.deploy.hub import Hosting, Journal, federate, serve
+from fedglean.deploy.keys import make_branch_key, make_hub_keys, public_key
 from fedglean.deploy.local import LocalGrid
+from fedglean.deploy.table import COLUMNS, rendered, row_of
 from fedglean.deploy.wire import Declaration, Question, read, written
 from fedglean.errors import ConfigError, DataError, RoundError, StorageError
 from fedglean.folder import RunFolder
@@ -73,7 +77,8 @@ def branches(root: Path, state: Path) -> list[Branch]:
 
 
 def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Hosting:
-    config = configure(method, model="mlp", rounds=2, dtype="float64", **OPTIONS[method] | options)
+    options = {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"} | OPTIONS[method] | options
+    config = configure(method, **options)
     path = out.with_suffix(".toml")
     path.write_text(to_toml(config))
     return Hosting(str(path), str(root), str(out), 2, deadline=1.0, grace=0.2, gathering=0.3)
@@ -93,7 +98,49 @@ def test_a_federation_of_folders_is_the_simulation_of_them(method: str, root: Pa
     assert found is None, found
     accuracies = [[line["accuracy"] for line in each.history] for each in (simulated, result)]
     assert accuracies[0] == accuracies[1] and result.classes == tuple("0123456789")
-    assert said[0] == "2 branches, 2 rounds of " + method and "2 trained" in said[1]
+    assert said == ["2 of 2 branches, 2 rounds of " + method]
+
+
+def test_a_method_of_ones_own_lies_on_both_sides(root: Path, tmp_path: Path) -> None:
+    """Its code is not sent: a branch that does not name the file cannot answer, and says so."""
+    use = str(Path(__file__).resolve().parents[1] / "examples" / "own_method.py")
+    options = {"use": use, "model": "mlp", "rounds": 1, "epochs": 1, "active": 1.0, "threshold": 0.2, "device": "cpu"}
+    plan = hosting(root, tmp_path / "run")
+    Path(plan.config).write_text(to_toml(configure("pseudo-avg", **options)))
+    knowing, other = branches(root, tmp_path)
+    rows: list[list[str]] = []
+    federate(LocalGrid([replace(knowing, use=use), other]), plan, print, rows.append)
+    assert rows[0][1] == "1 of 2" and "branch 1: ConfigError at the branch" in rows[0][-1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="torch sees no CUDA device here"):
+        federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", device="cuda"), print)
+    command = [
+        "deploy",
+        "branch",
+        "--number",
+        "0",
+        "--images",
+        str(root),
+        "--hub",
+        "hub:8000",
+        "--state",
+        str(tmp_path),
+    ]
+    said = CliRunner().invoke(app, [*command, "--insecure", "--device", "cuda"])
+    assert said.exit_code == ConfigError.exit_code and "no CUDA device" in said.output
+    said = CliRunner().invoke(app, [*command, "--insecure", "--device", "tpu"])
+    assert said.exit_code == ConfigError.exit_code and "choose auto, cpu or cuda" in said.output
+
+
+def test_keys_are_named_or_refused_to_be_named(tmp_path: Path) -> None:
+    hub = ["deploy", "hub", "semifl", "--images", str(tmp_path), "--branches", "2", "--out", str(tmp_path / "run")]
+    for more, reason in (([], "or that there shall be none with --insecure"), (["--keys", "k"], "nobody is admitted")):
+        said = CliRunner().invoke(app, [*hub, *more])
+        assert said.exit_code == ConfigError.exit_code and reason in said.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_run_folder_is_that_of_a_simulation(root: Path, tmp_path: Path) -> None:
@@ -121,6 +168,35 @@ class Stopping(LocalGrid):
         return name
 
 
+class Late(Stopping):
+    """A node comes when the orders of round 2 go out."""
+
+    def _push(self, message: Message) -> str:
+        if message.metadata.group_id.startswith("2-"):
+            self.gone.clear()
+        return super()._push(message)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(stopped: bool, root: Path, tmp_path: Path) -> None:
+    """Also when the hub is stopped after it came: federation.json knows it, and images are normalised as before."""
+    said: list[str] = []
+    rows: list[list[str]] = []
+    plan, grid = hosting(root, tmp_path / "run", rounds=4), Late(branches(root, tmp_path))
+    grid.gone = {101}
+    if stopped:
+        grid.round = "3-"
+        with pytest.raises(KeyboardInterrupt):
+            federate(grid, plan, said.append, rows.append)
+        grid.round = None
+    federate(grid, plan, said.append, rows.append)
+    assert said[0] == "1 of 2 branches have come, 1 are needed; waiting for branches 1, for 0.3 s at most"
+    assert "1 of 2 branches, 4 rounds of semifl" in said and "branch 1 has come; it takes part from now on" in said
+    third = "2 of 2" if stopped else "1 of 2"  # in which the hub hears of it
+    assert [row[1] for row in rows] == ["1 of 2", "1 of 2", third, "2 of 2", ""]
+    assert rows[0][-1] == "branch 1: not there when it was asked" and not rows[3][-1]
+
+
 @pytest.mark.parametrize("method", ["semifl", "fed-shvr"])
 def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
     method: str, root: Path, tmp_path: Path
@@ -146,6 +222,8 @@ def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path
     federate(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
     with pytest.raises(StorageError, match="another configuration"):
         federate(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
+    with pytest.raises(StorageError, match="a run of 2 branches"):
+        federate(grid, replace(hosting(root, tmp_path / "run"), branches=3), lambda sentence: None)
 
 
 def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: Path, tmp_path: Path) -> None:
@@ -164,15 +242,25 @@ def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None
     for place, own in (("good", branches(root, tmp_path)), ("bad", branches(root, tmp_path)[:1])):
         (tmp_path / place).mkdir()
         path = tmp_path / place / "hub.json"
-        path.write_text(json.dumps(vars(hosting(root, tmp_path / place / "run"))))
+        path.write_text(json.dumps(vars(hosting(root, tmp_path / place / "run", quorum=1.0))))
         if place == "good":
             serve(LocalGrid(own), path)
         else:
             with pytest.raises(RoundError):
                 serve(LocalGrid(own), path)
     good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
-    assert good[-1]["code"] == 0 and [line for line in good if "round   1 of 2" in line["told"]]
+    assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == ["1 of 2", "2 of 2"]
     assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not come" in bad[-1]["told"]
+
+
+def test_too_few_branches_give_up_and_the_same_command_goes_on_later(root: Path, tmp_path: Path) -> None:
+    plan, said = hosting(root, tmp_path / "run", quorum=1.0), []
+    with pytest.raises(RoundError, match=r"branches 1 did not come within 0\.3 s, and 2 of 2 are needed"):
+        federate(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
+    assert said == ["1 of 2 branches have come, 2 are needed; waiting for branches 1, for 0.3 s at most"]
+    result = federate(LocalGrid(branches(root, tmp_path)), plan, said.append)
+    whole = federate(LocalGrid(branches(root, tmp_path / "b")), hosting(root, tmp_path / "whole", quorum=1.0), print)
+    assert difference(dict(whole.predictors), dict(result.predictors)) is None
 
 
 def _journal(folder: Path) -> list[dict[str, Any]]:
@@ -214,7 +302,7 @@ def test_keys_are_for_their_owner_alone_and_are_not_overwritten(tmp_path: Path) 
 
 
 def options(tmp_path: Path, keys: Path | None) -> HubOptions:
-    return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, [], 10, 5, 5)
+    return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, {}, 10, 5, 5)
 
 
 def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -> None:
@@ -231,9 +319,71 @@ def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -
 
 
 def test_options_of_a_hub_are_remembered(tmp_path: Path) -> None:
-    own = replace(options(tmp_path, tmp_path), admit=[tmp_path / "a.pub"])
+    own = replace(options(tmp_path, tmp_path), admit={1: tmp_path / "a.pub"})
     own.save(tmp_path / "options.json")
     assert HubOptions.load(tmp_path / "options.json") == own
+
+
+def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
+    north, south = (make_branch_key(tmp_path / name / "branch.key") for name in ("north", "south"))
+    assert admitted([str(north), str(south)], 2) == admitted([f"1={south}", f"0={north}"], 2) == {0: north, 1: south}
+    for texts, reason in (
+        ([f"2={north}"], "the last is 1"),
+        ([f"0={north}", f"0={south}"], "a second key for branch 0"),
+        ([str(north), str(north)], "admitted for two branches"),
+        (["0=nothing.pub"], "there is no nothing.pub"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            admitted(texts, 2)
+    (tmp_path / "noise.pub").write_text("noise")
+    with pytest.raises(ConfigError, match="is no public key"):
+        public_key(tmp_path / "noise.pub")
+
+
+def test_the_round_table_reads_well_in_a_log() -> None:
+    line = {
+        "round": 3, "final": False, "answered": 7, "abstained": 1, "pseudo": {"confident_share": 0.614}, "seconds": 75,
+        "accuracy": {"model": 0.925}, "bytes_down": 6_000_000, "bytes_up": 5_400_000,
+        "refused": [{"client": 4, "reason": "a NaN in 'model'"}, {"client": 9, "reason": "no answer in time"}],
+    }  # fmt: skip
+    row = row_of(line, 10, 20)
+    first, second = rendered(row, 160, True), rendered(row, 160, False)
+    headings, cells = first.splitlines()
+    assert second == cells and headings.split() == [*COLUMNS, "refused"]
+    for name, cell in zip([*COLUMNS, "refused"], row, strict=True):
+        assert cells[headings.index(name) :].startswith(cell)
+    assert row[1:4] == ["8 of 10, 1 idle", "61.4 %", "92.5 %"]
+    assert row[-1] == "branch 4: a NaN in 'model'; branch 9: no answer in time"
+    assert max(map(len, rendered(row, 100, True).splitlines())) <= 100
+    both = row_of(line | {"final": True, "accuracy": {"SM": 0.5, "UM": 0.25}, "pseudo": {}, "refused": []}, 0, 20)
+    assert both[:4] == ["final", "", "", "SM 50.0 %, UM 25.0 %"]
+
+
+def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    said: list[str] = []
+    journal.tell("2 of 2 branches")
+    for number in (1, 2):
+        journal.row([f"{number} of 2", *["x"] * 7])
+    journal.end(5, "error: too few")
+    with subprocess.Popen(["sleep", "60"]) as link:
+        assert follow(journal.path, link, said.append) == 5
+        link.kill()
+    assert [text.split()[0] for text in said] == ["2", "round", "2", "error:"]
+
+
+def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, own = configure("hassle", model="cnn", rounds=7, rate=0.5), options(tmp_path, tmp_path)
+    (own.out / "flower").mkdir(parents=True)
+    (own.out / "flower" / "hub.toml").write_text(to_toml(config))
+    own.save(own.out / "flower" / "options.json")
+    started: list[object] = []
+    monkeypatch.setattr("fedglean.deploy.commands.run_hub", lambda *given: started.append(given[:2]) or 130)
+    said = CliRunner().invoke(app, ["resume", str(own.out)])
+    assert said.exit_code == 130 and started == [(config, own)]
+    (own.out / "model.safetensors").touch()
+    said = CliRunner().invoke(app, ["resume", str(own.out)])
+    assert said.exit_code == 0 and "was finished already" in said.output and len(started) == 1
 
 
 @pytest.mark.parametrize("text", ["", "hub", "hub:", ":8000", "hub:port", "hub:70000"])

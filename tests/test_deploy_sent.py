@@ -125,8 +125,8 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
 
     grid = Recording([branch(number) for number in range(3)])
     grid.letters = []
-    post = Post(grid, experiment.dataset.classes)
-    post.enrol(3, [1, 8, 8])
+    post = Post(grid, experiment.dataset.classes, 3, [1, 8, 8])
+    post.enrol()
     plan = Plan.of(experiment.config, experiment.dataset)
     common = (federation, old.executor, old.block, old.quorum, old.stretch)
     flower: Here = Flower(*common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef")

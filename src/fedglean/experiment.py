@@ -1,15 +1,16 @@
 """From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from fedglean.augment import Recipe
-from fedglean.config import Config, make_method
+from fedglean.config import Config, EngineConfig, make_method
 from fedglean.data.cache import cache_folder
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
@@ -21,12 +22,14 @@ from fedglean.engines.auto import faster
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Here
 from fedglean.engines.loop import Loop
+from fedglean.engines.pool import Crew, Pool
 from fedglean.engines.stack import Stack
 from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError
 from fedglean.evaluate import Evaluator
 from fedglean.method import Hub, Method
 from fedglean.models import Architecture, Model
+from fedglean.plugins import activate
 from fedglean.randomness import fold_int
 from fedglean.tree import Record
 
@@ -70,8 +73,7 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
 def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None) -> list[Experiment]:
     """One experiment a seed. They share the data set, the method and the executor, so that they can share a stack."""
     device = _device(config.engine.device)
-    if config.engine.placement == "workers":
-        check_workers(device, config.engine.threads)
+    _check_placement(config.engine, device)
     _settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
     dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
@@ -111,10 +113,27 @@ def _executor(config: Config, dataset: Dataset, federation: Federation, setting:
     return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
 
 
+def _check_placement(engine: EngineConfig, device: torch.device) -> None:
+    if engine.placement != "here":
+        check_workers(device, engine.threads, engine.placement)
+    if engine.placement == "ray" and find_spec("ray") is None:
+        raise ConfigError("placement 'ray' needs Ray: pip install 'fedglean[ray]', or take placement 'workers'")
+
+
 def _placement(config: Config, federation: Federation, executor: Loop, evaluator: Evaluator) -> Here:
     engine, gate = config.engine, config.gate
     common = (federation, executor, engine.block, gate.quorum, gate.stretch, evaluator.watch)
-    return Workers(*common, workers=engine.workers) if engine.placement == "workers" else Here(*common)
+    if engine.placement == "here":
+        return Here(*common)
+    return Workers(*common, workers=engine.workers, crew=_crew(config))
+
+
+def _crew(config: Config) -> Callable[[], Crew]:
+    if config.engine.placement == "workers":
+        return Pool
+    from fedglean.engines.on_ray import RayCrew
+
+    return partial(RayCrew, partial(activate, config.use))
 
 
 def divide_up(config: Config, dataset: Dataset) -> Split:

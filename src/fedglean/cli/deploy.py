@@ -5,10 +5,19 @@ from typing import Annotated
 
 import typer
 
-from fedglean.cli.shared import app, configured, say
+from fedglean.cli.shared import Use, app, configured, say
 from fedglean.config import Config
-from fedglean.deploy.commands import Address, HubOptions, need_flower, run_branch, run_hub, supernode_command
+from fedglean.deploy.commands import (
+    Address,
+    HubOptions,
+    admitted,
+    need_flower,
+    run_branch,
+    run_hub,
+    supernode_command,
+)
 from fedglean.errors import ConfigError
+from fedglean.plugins import activate
 
 deploy = typer.Typer(no_args_is_help=True, help="A real federation on Flower: docs/deploy.md walks through one.")
 app.add_typer(deploy, name="deploy")
@@ -26,16 +35,22 @@ def deploy_hub(
     out: Annotated[Path, typer.Option(help="The run folder; one that is there is gone on with.")],
     listen: Annotated[str, typer.Option(help="Where branches reach the hub.")] = "0.0.0.0:8000",
     keys: Keys = None,
-    admit: Annotated[list[Path] | None, typer.Option(help="A branch's public key; once for each.")] = None,
+    admit: Annotated[
+        list[str] | None, typer.Option(help="A branch's public key, as NUMBER=FILE or in the order of their numbers.")
+    ] = None,
     insecure: Insecure = False,
     deadline: Annotated[float, typer.Option(help="Seconds that a branch has for an answer.")] = 3600,
     grace: Annotated[float, typer.Option(help="Seconds for the others once a quorum has answered.")] = 600,
-    gathering: Annotated[float, typer.Option(help="Seconds to wait for a quorum to be there.")] = 600,
+    gathering: Annotated[
+        float, typer.Option(help="Seconds to wait for branches: for all at the start, for a quorum later.")
+    ] = 600,
 ) -> None:
     """Train with the branches that come: starts Flower's SuperLink and the run, and shows its rounds."""
     _need_keys(keys, insecure)
     times = {"deadline": deadline, "grace": grace, "gathering": gathering}
-    options = HubOptions(images, out, branches, Address.read(listen), keys, admit or [], **times)
+    if keys is not None and not admit:
+        raise ConfigError("nobody is admitted; name each branch's public key with --admit NUMBER=FILE")
+    options = HubOptions(images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times)
     raise typer.Exit(run_hub(config, options, say))
 
 
@@ -48,19 +63,32 @@ def deploy_branch(
     hub: Annotated[str, typer.Option(help="The hub's address, host:port.")],
     state: Annotated[Path, typer.Option(help="Where this branch keeps its own state.")],
     name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where this branch computes.")] = "cpu",
+    use: Use = None,
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
     """Take part with a folder of images, which stays here: starts Flower's SuperNode, again whenever it ends."""
     _need_keys(keys, insecure)
-    files = (keys / "ca.crt", keys / "branch.key") if keys else (None, None)
-    command = supernode_command(number, name or f"branch {number}", images, state, Address.read(hub), *files)
+    _check_device(device)
+    activate(None if use is None else str(use))
+    authority, key = (keys / "ca.crt", keys / "branch.key") if keys else (None, None)
+    own = (number, name or f"branch {number}", images, state)
+    command = supernode_command(*own, Address.read(hub), authority, key, device, use)
     raise typer.Exit(run_branch(command, state, say))
 
 
 def _need_keys(keys: Path | None, insecure: bool) -> None:
     if (keys is None) != insecure:
         raise ConfigError("say where the keys are with --keys, or that there shall be none with --insecure")
+
+
+def _check_device(name: str) -> None:
+    from fedglean.deploy.branch import chosen_device
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"there is no device '{name}'; choose auto, cpu or cuda")
+    chosen_device(name)
 
 
 @deploy.command("keys")

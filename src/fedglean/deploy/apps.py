@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -10,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedglean.deploy.branch import Branch
 from fedglean.deploy.folders import branch_images
 from fedglean.deploy.post import parts_of, reply_to
+from fedglean.deploy.watch import take_work
 
 
 def client_app_of(branch: Branch | Callable[[Context], Branch]) -> ClientApp:
@@ -31,11 +33,16 @@ def client_app_of(branch: Branch | Callable[[Context], Branch]) -> ClientApp:
     return app
 
 
+_AT_WORK: list[BinaryIO] = []
+
+
 def _configured(context: Context) -> Branch:
-    """From `--node-config`: the branch's number, its images, and where it keeps its state."""
+    """From `--node-config`: the branch's number, its images, where it keeps its state, and on what it computes."""
     own = context.node_config
-    images = Path(str(own["images"]))
-    return Branch(int(own["number"]), str(own["name"]), branch_images(images), Path(str(own["state"])))
+    images, state = Path(str(own["images"])), Path(str(own["state"]))
+    _AT_WORK.append(take_work(state / "flower"))  # as long as this process lives
+    device, use = str(own.get("device", "cpu")), str(own.get("use", "")) or None
+    return Branch(int(own["number"]), str(own["name"]), branch_images(images), state, device, use)
 
 
 client_app = client_app_of(_configured)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from fedglean import tree
 from fedglean.data.images import Images, Predictions
 from fedglean.deploy.states import States, version_of
 from fedglean.deploy.wire import (
@@ -19,6 +20,7 @@ from fedglean.deploy.wire import (
     Declaration,
     Malformed,
     Order,
+    Plan,
     Question,
     Unable,
     function_of,
@@ -27,7 +29,8 @@ from fedglean.deploy.wire import (
     written,
 )
 from fedglean.engines.loop import Loop, Party
-from fedglean.method import Me, Upload
+from fedglean.errors import ConfigError
+from fedglean.method import Me, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
 
@@ -39,12 +42,14 @@ Holdings = Callable[[Sequence[str]], tuple[Images, Images]]
 
 @dataclass(frozen=True)
 class Branch:
-    """One client of the federation; its number is its identity."""
+    """One client of the federation; its number is its identity. `use` is a file with methods or models of its own."""
 
     number: int
     name: str
     images: Holdings
     folder: Path
+    device: str = "cpu"
+    use: str | None = None
 
     def declare(self, question: bytes) -> bytes:
         """What the hub must know before the first round. Of pixels, two sums a channel."""
@@ -57,6 +62,9 @@ class Branch:
         except Malformed as error:
             return written(Answer(0, 0, self.number, error=f"the order cannot be read: {error}"))
         return self._told(parsed.round, parsed.ask, lambda: self._answer(parsed, own, common))
+
+    def method_of(self, plan: Plan) -> Method:
+        return plan.make_method(self.use)
 
     def _told(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
         """What goes wrong is told to the hub, but not in words that may name this branch's files: those are logged."""
@@ -80,6 +88,7 @@ class Branch:
         if order.client != self.number:
             raise Unable(f"this is branch {self.number}, and the order is for {order.client}")
         states, plan = States(self.folder, order.run), order.plan
+        method = self.method_of(plan)
         torch.set_num_threads(plan.threads)
         labelled, unlabelled = self.images(plan.classes)
         if (len(labelled), len(unlabelled)) != (order.labelled, order.unlabelled):
@@ -87,10 +96,12 @@ class Branch:
                 f"it has {len(labelled)} labelled and {len(unlabelled)} unlabelled images, but "
                 f"declared {order.labelled} and {order.unlabelled}; put them back, or start a new run"
             )
-        message = Record({**read(Broadcast, common, LARGEST)[1], **own})
-        me = Me(self.number, labelled, unlabelled, states.load(order.version), fold_int(order.key, "me"))
+        device = chosen_device(self.device)
+        message = tree.to_device(Record({**read(Broadcast, common, LARGEST)[1], **own}), device)
+        state = tree.to_device(states.load(order.version), device)
+        me = Me(self.number, *_moved(labelled, unlabelled, device), state, fold_int(order.key, "me"))
         guesses: list[Predictions] = []
-        talk = function_of(order.function, plan.make_method())(me, message)
+        talk = function_of(order.function, method)(me, message)
         party = Party(f"round {order.round}, client {self.number}", talk, order.key, guesses.append)
         upload: Upload | None = Loop(plan.setting()).run([party])[0]
         version = version_of(order.round, order.ask) if upload is not None and upload.keep is not None else ""
@@ -102,3 +113,18 @@ class Branch:
         if upload is None:
             return written(answer)
         return written(replace(answer, report=dict(upload.report)), trees_of(upload))
+
+
+def _moved(labelled: Images, unlabelled: Images, device: torch.device) -> tuple[Images, Images]:
+    """To where this branch computes; what shared a store still does."""
+    store = labelled.store.to(device)
+    other = store if unlabelled.store is labelled.store else unlabelled.store.to(device)
+    label = None if labelled.label is None else labelled.label.to(device)
+    return Images(store, labelled.index.to(device), label), Images(other, unlabelled.index.to(device))
+
+
+def chosen_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("the device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,19 +1,24 @@
 """What `fedglean deploy` starts: Flower's own commands, each printed before it runs.
 
 Telemetry, update check and the installation of an app's dependencies are off in all of them. A hub has its Flower
-files in the run folder under flower/, a branch in its state folder.
+files in the run folder under flower/, a branch in its state folder. A hub always begins with an empty link: the run
+folder is what it goes on from, and orders that a killed hub left behind would keep branches busy for nothing. Nodes of
+before are then strangers to the link; they end, and their supervisors start them again.
 """
 
 import ctypes
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +26,8 @@ from typing import Any
 
 from fedglean.checkpoint import make_folder, write_whole
 from fedglean.config import Config, read_toml, resolve, to_toml
+from fedglean.deploy.table import rendered
+from fedglean.deploy.watch import Watch
 from fedglean.errors import ConfigError, RoundError, StorageError
 
 QUIET = {
@@ -29,6 +36,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
+#: Seconds until a node is started again, at first and after many times.
+PAUSE, LONGEST_PAUSE = 3.0, 30.0
 #: No dependencies: with any, a SuperLink that was started otherwise would install them anew for every run.
 APP = """\
 [project]
@@ -75,14 +84,17 @@ class Address:
 
 @dataclass(frozen=True)
 class HubOptions:
-    """`keys` is a folder that `make_hub_keys` made, None for a federation without any protection."""
+    """`keys` is a folder that `make_hub_keys` made, None for a federation without any protection.
+
+    `admit` are the branches' public keys by their numbers.
+    """
 
     images: Path
     out: Path
     branches: int
     listen: Address
     keys: Path | None
-    admit: Sequence[Path]
+    admit: Mapping[int, Path]
     deadline: float
     grace: float
     gathering: float
@@ -90,7 +102,7 @@ class HubOptions:
     def save(self, path: Path) -> None:
         paths = {"images": str(self.images.resolve()), "out": str(self.out.resolve())}
         keys = None if self.keys is None else str(self.keys.resolve())
-        admit = [str(each.resolve()) for each in self.admit]
+        admit = {number: str(each.resolve()) for number, each in self.admit.items()}
         content = {**asdict(self), **paths, "listen": str(self.listen), "keys": keys, "admit": admit}
         write_whole(path, json.dumps(content, indent=1).encode())
 
@@ -100,9 +112,29 @@ class HubOptions:
             own = json.loads(path.read_bytes())
             places = {"images": Path(own["images"]), "out": Path(own["out"]), "listen": Address.read(own["listen"])}
             keys = None if own["keys"] is None else Path(own["keys"])
-            return cls(**{**own, **places, "keys": keys, "admit": [Path(each) for each in own["admit"]]})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            admit = {int(number): Path(each) for number, each in own["admit"].items()}
+            return cls(**{**own, **places, "keys": keys, "admit": admit})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{path} cannot be read ({error}); start the hub with all its options again") from error
+
+
+def admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
+    """`NUMBER=FILE`, or files in the order of the branches' numbers; each a branch's own public key."""
+    found: dict[int, Path] = {}
+    for place, text in enumerate(texts):
+        named = re.fullmatch(r"(\d+)=(.+)", text)
+        number, path = (int(named[1]), Path(named[2])) if named else (place, Path(text))
+        if number >= branches:
+            last = branches - 1
+            raise ConfigError(f"'--admit {text}' is for branch {number}, but of {branches} branches the last is {last}")
+        if number in found:
+            raise ConfigError(f"'--admit {text}' is a second key for branch {number}; a branch has one")
+        found[number] = _there(path)
+    keys = [path.read_text().split()[:2] for path in found.values()]
+    twice = next((path for path, key in zip(found.values(), keys, strict=True) if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{twice} is admitted for two branches; each makes a key of its own with 'deploy keys'")
+    return found
 
 
 def is_federation(out: Path) -> bool:
@@ -128,8 +160,9 @@ def run_hub(config: Config, options: HubOptions, show: Show) -> int:
     need_flower()
     _end_tidily()
     work = options.out.resolve() / "flower"
-    home = work / "home"
-    for folder in (home, work / "app"):
+    home, link_state = work / "home", work / "link"
+    shutil.rmtree(link_state, ignore_errors=True)
+    for folder in (home, work / "app", link_state):
         make_folder(folder)
     write_whole(work / "app" / "pyproject.toml", APP.encode())
     write_whole(work / "hub.toml", to_toml(config).encode())
@@ -140,14 +173,14 @@ def run_hub(config: Config, options: HubOptions, show: Show) -> int:
     flower = Tools(home, show)
     if options.keys is None:
         show(f"no protection: whoever reaches {options.listen} can read all that is sent, and take part")
-    with flower.started(superlink_command(options, work / "state.db"), work / "superlink.log") as link:
+    with flower.started(superlink_command(options, link_state / "state.db"), work / "superlink.log") as link:
         _wait_for(options.listen.near, link)
-        for public in options.admit if options.keys else ():
-            _register(flower, public)
+        with ThreadPoolExecutor(4) as pool:  # each is a process that takes seconds to say a word
+            list(pool.map(lambda public: _register(flower, public), options.admit.values() if options.keys else ()))
         flower.run(
             ["flwr", "run", str(work / "app"), "hub", "--run-config", f"hub={json.dumps(str(work / 'hub.json'))}"]
         )
-        return _follow(work / "journal.jsonl", link, show)
+        return follow(work / "journal.jsonl", link, show)
 
 
 def superlink_command(options: HubOptions, database: Path) -> list[str]:
@@ -162,9 +195,18 @@ def superlink_command(options: HubOptions, database: Path) -> list[str]:
 
 
 def supernode_command(
-    number: int, name: str, images: Path, state: Path, hub: Address, authority: Path | None, key: Path | None
+    number: int,
+    name: str,
+    images: Path,
+    state: Path,
+    hub: Address,
+    authority: Path | None,
+    key: Path | None,
+    device: str = "cpu",
+    use: Path | None = None,
 ) -> list[str]:
-    own = {"number": number, "name": name, "images": str(images.resolve()), "state": str(state.resolve())}
+    places = {"images": str(images.resolve()), "state": str(state.resolve())}
+    own = {"number": number, "name": name, **places, "device": device} | ({"use": str(use.resolve())} if use else {})
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())
     command = ["flower-supernode", "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(_free_port())]
     command += ["--node-config", config]
@@ -173,23 +215,40 @@ def supernode_command(
     return [*command, "--root-certificates", str(_there(authority)), "--auth-supernode-private-key", str(_there(key))]
 
 
-def run_branch(command: Sequence[str], state: Path, show: Show, give_up: float = 600.0, pause: float = 5.0) -> int:
+def run_branch(command: Sequence[str], state: Path, show: Show, give_up: float = 600.0) -> int:
     """A SuperNode, started again whenever it ends: for a minute after a crash Flower refuses a node that comes back."""
     need_flower()
     _end_tidily()
-    make_folder(state / "flower")
-    flower, failing = Tools(state / "flower", show), None
+    work = state / "flower"
+    make_folder(work)
+    log = work / "node.log"
+    write_whole(log, b"")
+    flower, failing, pause = Tools(work, show), None, PAUSE
     while True:
         began = time.monotonic()
-        with flower.started(command, None) as node:
-            code = node.wait()
+        with flower.started(command, log) as node, Watch(work, log) as watch:
+            end = attended(node, watch, show)
         now = time.monotonic()
-        failing = now if now - began > 120 else failing or began
+        stayed = now - began > 120
+        failing, pause = (now, PAUSE) if stayed else (failing or began, min(1.5 * pause, LONGEST_PAUSE))
         if now - failing > give_up:
             show(f"the node could not stay with the hub for {give_up:g} s; giving up")
             return 1
-        show(f"the node ended with status {code}; starting it again in {pause:g} s")
+        show(f"{end}; starting it again in {pause:.0f} s")
         time.sleep(pause)
+
+
+def attended(node: subprocess.Popen[bytes], watch: Watch, show: Show) -> str:
+    """Show what a node logs until it ends, or must be ended; why it was."""
+    while True:
+        code = node.poll()
+        for line in watch.lines():
+            show(line)
+        if code is not None:
+            return f"the node ended with status {code}"
+        if trouble := watch.trouble():
+            return trouble
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True)
@@ -221,7 +280,10 @@ class Tools:
 
     def run(self, command: Sequence[str]) -> str:
         self._print(command)
-        done = subprocess.run(list(command), env=self.environment, capture_output=True, text=True, timeout=180)
+        try:
+            done = subprocess.run(list(command), env=self.environment, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            raise RoundError(f"'{shlex.join(command)}' did not end within 300 s") from None
         if done.returncode:
             raise StorageError(
                 f"'{shlex.join(command)}' failed: {' '.join((done.stdout + done.stderr).split())[-600:]}"
@@ -235,7 +297,9 @@ class Tools:
 
 def _hosting(options: HubOptions, config: Path) -> dict[str, Any]:
     from fedglean.deploy.hub import Hosting
+    from fedglean.deploy.keys import public_key
 
+    keys = {str(number): public_key(path) for number, path in options.admit.items()}
     return asdict(
         Hosting(
             config=str(config.resolve()),
@@ -245,6 +309,7 @@ def _hosting(options: HubOptions, config: Path) -> dict[str, Any]:
             deadline=options.deadline,
             grace=options.grace,
             gathering=options.gathering,
+            keys=None if options.keys is None else keys,
         )
     )
 
@@ -265,15 +330,17 @@ def _register(flower: Tools, public: Path) -> None:
             raise
 
 
-def _follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
-    """Show what the run tells until it tells its exit code."""
+def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
+    """Show what the run tells, and its rounds as a table, until it tells its exit code."""
+    width, heading = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160, True
     with open(journal, encoding="utf-8") as file:
         text = ""
         while True:
             text += file.read()
             *whole, text = text.split("\n")
             for line in map(json.loads, whole):
-                show(line["told"])
+                show(rendered(line["row"], width, heading) if "row" in line else line["told"])
+                heading = heading and "row" not in line
                 if "code" in line:
                     return int(line["code"])
             if link.poll() is not None:

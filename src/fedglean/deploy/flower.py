@@ -7,6 +7,8 @@ clients' states stay at the branches; of them the hub knows a version.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from fedglean import tree
 from fedglean.admit import Envelope, Refusal
 from fedglean.aggregate import Reply
@@ -14,7 +16,7 @@ from fedglean.deploy.post import Failed, Post
 from fedglean.deploy.states import version_of
 from fedglean.deploy.wire import SMALL, Answer, Broadcast, Malformed, Order, Plan, function_name, read_answer, written
 from fedglean.engines.here import Exchange, Here, Kept, Served, Visit
-from fedglean.method import Ask, Method
+from fedglean.method import Ask, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Tree
 
@@ -32,7 +34,10 @@ class Came:
 
 @dataclass(frozen=True)
 class Flower(Here):
-    """`here`, but clients are asked through the post. `count` hears how many pseudo-labels were made and trusted."""
+    """`here`, but clients are asked through the post. `count` hears how many pseudo-labels were made and trusted.
+
+    `asked` are the clients that were to train, until whoever tells of a round clears it.
+    """
 
     post: Post = field(kw_only=True)
     method: Method = field(kw_only=True)
@@ -40,10 +45,12 @@ class Flower(Here):
     run: str = field(kw_only=True)
     count: Counts = field(kw_only=True, default=lambda seen, trusted: None)
     settled: dict[int, Tree] = field(init=False, default_factory=dict, repr=False, compare=False)
+    asked: set[int] = field(init=False, default_factory=set, repr=False, compare=False)
 
     def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
         """A version that is checkpointed is the one that a killed hub would go back to."""
         self.settled.update({c: state for c, state in kept.states.items() if c not in kept.changed})
+        self.asked.update(exchange.ask.to if exchange.ask.purpose == "train" else ())
         return super().exchange(exchange, kept)
 
     def serve_all(
@@ -93,7 +100,8 @@ class Flower(Here):
             if upload is None:
                 abstained = True
             else:
-                came.envelopes.append(Envelope(answer.round, answer.ask, answer.client, upload))
+                device = self.federation.hub.index.device
+                came.envelopes.append(Envelope(answer.round, answer.ask, answer.client, _moved(upload, device)))
         return replace(came, abstained=abstained)
 
     def _through_the_gate(self, exchange: Exchange, block: Sequence[int], came: Mapping[int, Came]) -> Served:
@@ -124,6 +132,12 @@ def _check(answer: Answer, exchange: Exchange, client: int) -> None:
         raise Malformed("it keeps a state under the name of another exchange")
     if not 0 <= answer.trusted <= answer.seen:
         raise Malformed("it trusts more pseudo-labels than it made")
+
+
+def _moved(upload: Upload, device: torch.device) -> Upload:
+    """To where the hub computes."""
+    weights = {name: tree.to_device(upload.weight(name), device) for name in upload.trees}
+    return Upload(weight=weights, keep=upload.keep, report=upload.report, **tree.to_device(upload.trees, device))
 
 
 def _limit(ask: Ask) -> int:

@@ -52,6 +52,10 @@ class HubImages:
     def shape(self) -> list[int]:
         return list(self.test_images.shape[1:])
 
+    def to(self, device: torch.device) -> "HubImages":
+        parts = (self.images, self.labels, self.test_images, self.test_labels)
+        return HubImages(self.classes, *(part.to(device) for part in parts))
+
     def dataset(self, declared: Sequence[Declaration]) -> Dataset:
         """The hub's images beside what the branches declared, of which a split needs no more than the numbers."""
         total = len(self.images) + sum(each.labelled + each.unlabelled for each in declared)

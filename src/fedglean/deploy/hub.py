@@ -7,7 +7,7 @@ and what they declared. Started again with the same folder, the hub goes on from
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from fedglean.checkpoint import make_folder, write_whole
 from fedglean.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.data.federation import Federation
 from fedglean.data.images import Images
+from fedglean.deploy.branch import chosen_device
 from fedglean.deploy.flower import Flower
 from fedglean.deploy.folders import HubImages, hub_images
-from fedglean.deploy.post import Patience, Post
+from fedglean.deploy.post import Patience, Post, declared_of
+from fedglean.deploy.table import Row, row_of
 from fedglean.deploy.wire import Declaration, Plan
 from fedglean.engines.loop import Loop
 from fedglean.errors import FedgleanError, StorageError
@@ -34,11 +36,15 @@ from fedglean.result import Result
 from fedglean.run import Run, play
 
 Tell = Callable[[str], None]
+OnRound = Callable[[Row], None]
 
 
 @dataclass(frozen=True)
 class Hosting:
-    """All that the hub's app must know, as the command line wrote it down for it."""
+    """All that the hub's app must know, as the command line wrote it down for it.
+
+    `keys` are the branches' public keys by their numbers, None where there are none.
+    """
 
     config: str
     images: str
@@ -47,6 +53,7 @@ class Hosting:
     deadline: float
     grace: float
     gathering: float
+    keys: dict[str, str] | None = None
 
     @property
     def patience(self) -> Patience:
@@ -68,12 +75,67 @@ class Watch(Evaluator):
         return {"confident_share": trusted / seen} if seen else {}
 
 
+@dataclass(frozen=True)
+class Roll:
+    """Who takes part, as federation.json has it.
+
+    A branch that had not come when the run began is there with no images. Once it comes it is among the `late`: what it
+    has counts from then on, but not for the normalisation of images, which stays what it was.
+    """
+
+    run: str
+    branches: tuple[Declaration, ...]
+    late: dict[int, Declaration]
+
+    @classmethod
+    def begin(cls, run: str, count: int, shape: list[int], found: Mapping[int, Declaration]) -> "Roll":
+        none = [0] * shape[0]
+        absent = (Declaration(number, f"branch {number}", 0, 0, shape, none, none) for number in range(count))
+        return cls(run, tuple(found.get(each.number, each) for each in absent), {})
+
+    @classmethod
+    def load(cls, out: Path) -> "Roll":
+        try:
+            note = json.loads((out / "federation.json").read_bytes())
+            branches, late = ([Declaration(**each) for each in note[part]] for part in ("branches", "late"))
+            return cls(str(note["run"]), tuple(branches), {each.number: each for each in late})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{out} is no run of a federation: its federation.json cannot be read ({error})"
+            ) from error
+
+    def save(self, out: Path) -> None:
+        parts = {"branches": self.branches, "late": self.late.values()}
+        note = {"run": self.run} | {name: [asdict(each) for each in part] for name, part in parts.items()}
+        write_whole(out / "federation.json", json.dumps(note, indent=1).encode())
+
+    @property
+    def declared(self) -> tuple[Declared, ...]:
+        return tuple(declared_of(self.late.get(each.number, each)) for each in self.branches)
+
+    @property
+    def present(self) -> dict[int, Declared]:
+        """Those that have come: a branch without any image is turned away."""
+        return {number: each for number, each in enumerate(self.declared) if each.total}
+
+
+@dataclass(frozen=True)
+class Enrolled(Federation):
+    """What the hub holds, and who has enrolled by now."""
+
+    roll: Roll
+
+    @property
+    def declared(self) -> tuple[Declared, ...]:
+        return self.roll.declared
+
+
 def serve(grid: Grid, path: Path) -> None:
     """What Flower starts: a federation as the file says; what is to be told of it is appended to the journal beside."""
     journal = Journal(path.with_name("journal.jsonl"))
     try:
         hosting = Hosting(**json.loads(path.read_bytes()))
-        result = federate(grid, hosting, journal.tell)
+        result = federate(grid, hosting, journal.tell, journal.row)
     except FedgleanError as error:
         journal.end(error.exit_code, f"error: {error}")
         raise
@@ -84,13 +146,16 @@ def serve(grid: Grid, path: Path) -> None:
 
 
 class Journal:
-    """Lines for whoever watches: what is told, and in the end the exit code."""
+    """Lines for whoever watches: what is told, a round's row of the table, and in the end the exit code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def tell(self, sentence: str) -> None:
         self._append({"told": sentence})
+
+    def row(self, row: Row) -> None:
+        self._append({"row": row})
 
     def end(self, code: int, sentence: str) -> None:
         self._append({"told": sentence, "code": code})
@@ -100,79 +165,75 @@ class Journal:
             file.write(json.dumps(line) + "\n")
 
 
-def federate(grid: Grid, hosting: Hosting, tell: Tell) -> Result:
+def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None) -> Result:
     """Train with the branches that the grid reaches; begins a run folder, or goes on with the one that is there."""
     layer = read_toml(Path(hosting.config))
     config = resolve(layer.get("method"), layer)
-    engine = replace(config.engine, executor="loop", device="cpu", placement="here")
+    device = chosen_device(config.engine.device)
+    engine = replace(config.engine, executor="loop", device=device.type, placement="here")
     config = replace(config, engine=engine, data=replace(config.data, name="folder", root=hosting.images))
     torch.set_num_threads(config.engine.threads)
     images, out = hub_images(Path(hosting.images)), Path(hosting.out)
-    post = Post(grid, images.classes, hosting.patience, tell)
+    keys = None if hosting.keys is None else {int(number): key.encode() for number, key in hosting.keys.items()}
+    post = Post(grid, images.classes, hosting.branches, images.shape, hosting.patience, tell, keys)
     if (out / "config.toml").exists():
         _check_same(out, config)
-        name, declared = _known(out)
-        post.declared = {each.number: Declared(each.labelled, each.unlabelled) for each in declared}
-        run = Run.found(_experiment(config, images, declared, name, post), RunFolder(out))
+        roll = Roll.load(out)
+        if len(roll.branches) != hosting.branches:
+            count = len(roll.branches)
+            raise StorageError(
+                f"{out} is a run of {count} branches; go on with --branches {count}, or with another --out"
+            )
+        post.declared = roll.present
+        experiment = _experiment(config, images.to(device), roll, post)
+        run = Run.found(experiment, RunFolder(out))
         tell(f"going on after round {run.progress.done} of {config.rounds}")
     else:
-        name, declared = _name(config), post.enrol(hosting.branches, images.shape)
-        experiment = _experiment(config, images, declared, name, post)
+        roll = Roll.begin(_name(config), hosting.branches, images.shape, post.enrol(config.gate.quorum))
+        experiment = _experiment(config, images.to(device), roll, post)
         make_folder(out)
-        note = {"run": name, "branches": [asdict(each) for each in declared]}
-        write_whole(out / "federation.json", json.dumps(note, indent=1).encode())
+        roll.save(out)
         run = Run.new(experiment, out)
-    tell(f"{len(declared)} branches, {config.rounds} rounds of {config.method}")
-    result = play([run], lambda lines: tell(told(lines[0], config)))[0]
-    curves({config.method: [result]}, out / "curves.png", f"{config.method}, {len(declared)} branches")
+
+    def welcome(declaration: Declaration) -> None:
+        roll.late[declaration.number] = declaration
+        roll.save(out)
+        tell(f"branch {declaration.number} has come; it takes part from now on")
+
+    def show(lines: list[dict[str, Any]]) -> None:
+        asked: set[int] = experiment.placement.asked  # type: ignore[attr-defined]
+        on_round(row_of(lines[0], len(asked), config.rounds))
+        asked.clear()
+
+    post.welcome = welcome
+    tell(f"{len(roll.present)} of {hosting.branches} branches, {config.rounds} rounds of {config.method}")
+    result = play([run], show)[0]
+    curves({config.method: [result]}, out / "curves.png", f"{config.method}, {hosting.branches} branches")
     return result
 
 
-def _experiment(
-    config: Config, images: HubImages, declared: Sequence[Declaration], name: str, post: Post
-) -> Experiment:
-    dataset, method = images.dataset(declared), make_method(config)
+def _experiment(config: Config, images: HubImages, roll: Roll, post: Post) -> Experiment:
+    dataset, method = images.dataset(roll.branches), make_method(config)
     split, plan = dataset.given, Plan.of(config, dataset)
     assert split is not None
-    none = dataset.train_images[:0]
-    federation = Federation(
-        Images(dataset.train_images, split.hub, dataset.train_labels),
+    none, device = dataset.train_images[:0], dataset.train_images.device
+    federation = Enrolled(
+        Images(dataset.train_images, split.hub.to(device), dataset.train_labels),
         tuple(Images(none, part) for part in split.labelled),
         tuple(Images(none, part) for part in split.unlabelled),
+        roll,
     )
     method.check(federation.declared, len(federation.hub))
     setting, gate = plan.setting(), config.gate
     evaluator = Watch(dataset.test_images, dataset.test_labels, None, setting)
     common = (federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch)
-    placement = Flower(*common, post=post, method=method, plan=plan, run=name, count=evaluator.count)
+    placement = Flower(*common, post=post, method=method, plan=plan, run=roll.run, count=evaluator.count)
     return Experiment(config, method, dataset, split, federation, evaluator, placement)
-
-
-def told(line: dict[str, Any], config: Config) -> str:
-    """A round in a line for people."""
-    parts = ["final" if line["final"] else f"round {line['round']:>3} of {config.rounds}"]
-    if "accuracy" in line:
-        parts.append("accuracy " + ", ".join(f"{name} {value:.1%}" for name, value in line["accuracy"].items()))
-    if not line["final"]:
-        parts.append(f"{line['answered']} trained, {line['abstained']} had nothing to say")
-    if "confident_share" in line["pseudo"]:
-        parts.append(f"{line['pseudo']['confident_share']:.0%} confident")
-    parts.append(f"{line['bytes_down'] / 1e6:.2f} MB out, {line['bytes_up'] / 1e6:.2f} MB in, {line['seconds']:.0f} s")
-    parts += [f"refused branch {each['client']}: {each['reason']}" for each in line["refused"]]
-    return "; ".join(parts)
 
 
 def _name(config: Config) -> str:
     """Of this run among those that a branch knows. Nothing random follows from it."""
     return hashlib.sha256(f"{fingerprint(config)} {time.time_ns()}".encode()).hexdigest()[:16]
-
-
-def _known(out: Path) -> tuple[str, list[Declaration]]:
-    try:
-        note = json.loads((out / "federation.json").read_bytes())
-        return str(note["run"]), [Declaration(**each) for each in note["branches"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{out} is no run of a federation: its federation.json cannot be read ({error})") from error
 
 
 def _check_same(out: Path, config: Config) -> None:

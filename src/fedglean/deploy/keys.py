@@ -14,11 +14,17 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedglean.checkpoint import make_folder
-from fedglean.errors import StorageError
+from fedglean.errors import ConfigError, StorageError
 
 DAYS = 825
 
@@ -84,6 +90,15 @@ def make_branch_key(path: Path) -> Path:
     public = path.with_name(path.name + ".pub")
     _put(public, own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
     return public
+
+
+def public_key(path: Path) -> str:
+    """A branch's public key in the form in which Flower names a node by it."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no public key ({error}); a branch's is its branch.key.pub") from error
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def _put(path: Path, content: bytes, secret: bool = False) -> None:

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -15,13 +15,15 @@ from fedglean.deploy.branch import Branch
 
 
 class LocalGrid(Grid):
-    """One node a branch; `gone` nodes are not listed and do not answer."""
+    """One node a branch; `gone` nodes are not listed and do not answer. `starts` counts how often one was started."""
 
     def __init__(self, branches: Iterable[Branch]) -> None:
         # Message() takes its sender from here; Flower's runtime sets it in a process of its own.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self.apps: dict[int, ClientApp] = {100 + place: client_app_of(each) for place, each in enumerate(branches)}
         self.gone: set[int] = set()
+        self.starts: dict[int, int] = {}
+        self.keys: dict[int, bytes] = {}
         self.replies: dict[str, Message] = {}
         self.own = Run.create_empty(1)
 
@@ -40,8 +42,11 @@ class LocalGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.apps if node not in self.gone]
 
-    def get_nodes(self) -> Iterable[Any]:
-        return []
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [
+            NodeInfo(node_id=node, last_activated_at=str(self.starts.get(node)), public_key=self.keys.get(node, b""))
+            for node in self.get_node_ids()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return [self._push(message) for message in messages]

@@ -1,14 +1,15 @@
 """The hub's side of Flower: which node is which branch, orders out, answers in.
 
-Node ids are Flower's and mean nothing here. A branch's number is its identity: a node is asked for it once. A branch
-that has not answered is asked nothing more until it has, so that later rounds do not wait for it again; its late
-answer is a sign of life and nothing else.
+Node ids are Flower's and mean nothing here. A branch's number is its identity: a node is asked for it whenever it has
+been started, and where nodes have keys, a number belongs to one key. A branch that has not answered is asked nothing
+more until it has, so that later rounds do not wait for it again; its late answer is a sign of life and nothing else.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import NamedTuple
 
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -18,13 +19,17 @@ from fedglean.errors import ConfigError, RoundError
 from fedglean.method import Declared
 
 RECORD = "fedglean"
-#: Seconds that a round waits for a new node to say who it is, and after which one that did not is asked again.
-RESTS = 30.0
+#: Seconds that a round waits for a new node to say who it is.
+INTRODUCTION = 30.0
+#: Seconds after which a node that did not say is asked again; it may be busy with an order of a hub that was killed.
+AGAIN = 300.0
 
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds: for an answer, for the others once a quorum has answered, for a quorum to be there, between looks."""
+    """In seconds: for an answer; for the others once a quorum has answered; for branches to be there, all of them when
+    the hub starts and a quorum later; between looks.
+    """
 
     deadline: float = 3600.0
     grace: float = 600.0
@@ -39,98 +44,140 @@ class Failed:
     reason: str
 
 
+class Node(NamedTuple):
+    """What Flower says of a node: what it lost when it was started again, a later `started` tells."""
+
+    started: str
+    key: bytes
+
+
+class Sent(NamedTuple):
+    """A letter under way: to whom, which start of that node is to answer it, and since when."""
+
+    node: int
+    started: str
+    at: float
+
+
 @dataclass
 class Post:
-    """Finds the branches and exchanges letters with them."""
+    """Finds the branches and exchanges letters with them.
+
+    `count` branches are numbered from 0 and have images of that `shape`. `keys` are their public keys, None where
+    nodes have none. `declared` is what they have, of those who have come; `welcome` hears of one who comes later.
+    """
 
     grid: Grid
     classes: Sequence[str]
+    count: int
+    shape: Sequence[int]
     patience: Patience = Patience()
     tell: Callable[[str], None] = lambda sentence: None
-    #: What was declared, where the run knows it already, and by which node.
+    keys: Mapping[int, bytes] | None = None
+    welcome: Callable[[Declaration], None] = lambda declaration: None
     declared: dict[int, Declared] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     claims: dict[int, Declaration] = field(default_factory=dict)
-    asked: dict[str, tuple[int, float]] = field(default_factory=dict)
+    here: dict[int, Node] = field(default_factory=dict)
+    asked: dict[str, Sent] = field(default_factory=dict)
     owed: dict[str, int] = field(default_factory=dict)
     failed: dict[int, float] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
+    gathered: bool = False
 
-    def enrol(self, count: int, shape: Sequence[int]) -> list[Declaration]:
-        """Wait for all branches to say what they have; the first round needs to know."""
-        end = time.monotonic() + self.patience.gathering
+    def enrol(self, quorum: float = 1.0) -> dict[int, Declaration]:
+        """What the branches have. Waits for all of them while it gathers; then a quorum will do."""
+        end, need = time.monotonic() + self.patience.gathering, max(1, _share(quorum, self.count))
         while True:
             self._look_around()
-            found = self._numbers(count, shape)
-            if len(found) == count:
-                self.declared = {n: Declared(each.labelled, each.unlabelled) for n, each in found.items()}
-                self._assign(set(self.claims))
-                return [found[number] for number in range(count)]
-            missing = ", ".join(str(number) for number in range(count) if number not in found)
-            if time.monotonic() > end:
+            found, over = self._numbers(), time.monotonic() > end
+            if len(found) == self.count or (over and len(found) >= need):
+                break
+            missing = ", ".join(str(number) for number in range(self.count) if number not in found)
+            if over:
                 raise RoundError(
-                    f"branches {missing} did not come within {self.patience.gathering:g} s; start them, then this again"
+                    f"branches {missing} did not come within {self.patience.gathering:g} s, and {need} of {self.count} "
+                    "are needed; start them, then this again"
                 )
-            self._tell_once(f"waiting for branches {missing}, for {self.patience.gathering:g} s at most")
+            self._tell_once(
+                f"{len(found)} of {self.count} branches have come, {need} are needed; "
+                f"waiting for branches {missing}, for {self.patience.gathering:g} s at most"
+            )
             time.sleep(self.patience.poll)
+        self.declared = {number: declared_of(each) for number, each in found.items()}
+        self._assign()
+        self.gathered = True
+        return found
 
-    def _numbers(self, count: int, shape: Sequence[int]) -> dict[int, Declaration]:
+    def _numbers(self) -> dict[int, Declaration]:
         found: dict[int, Declaration] = {}
         for claim in self.claims.values():
             if claim.number in found:
                 raise ConfigError(f"two nodes say that they are branch {claim.number}; give each a number of its own")
-            if not 0 <= claim.number < count:
-                self._tell_once(f"a node says that it is branch {claim.number}; there are 0 to {count - 1}; refused")
-            elif list(claim.shape) != list(shape):
-                self._tell_once(f"branch {claim.number} has images of {claim.shape}, the hub of {list(shape)}; refused")
-            else:
-                found[claim.number] = claim
+            found[claim.number] = claim
         return found
 
     def exchange(
         self, orders: Mapping[int, bytes], common: bytes, quorum: float, group: str
     ) -> dict[int, list[bytes | Failed]]:
-        """The answers to orders by branch; none from a branch that is not there or not in time."""
-        need = ceil(round(quorum * len(orders), 9))  # 0.07 * 100 is a hair above 7
-        reachable = self._gather(list(orders), need)
-        shared = _array(common)
-        letters = {
-            client: ArrayRecord({"order": _array(orders[client]), "common": shared}) for client in sorted(reachable)
-        }
-        sent = self._send({reachable[client]: letter for client, letter in letters.items()}, MessageType.TRAIN, group)
-        clients = {node: client for client, node in reachable.items()}
-        return self._collect({name: clients[node] for name, node in sent.items()}, need)
+        """The answers to orders by branch; none from a branch that is not there or not in time.
 
-    def _collect(self, sent: Mapping[str, int], need: int) -> dict[int, list[bytes | Failed]]:
-        """Until all have answered, or a quorum has and the grace is over, or the deadline is."""
-        came: dict[int, list[bytes | Failed]] = {client: [] for client in sent.values()}
-        pending, began, enough = set(sent), time.monotonic(), None
+        Waits until all have answered, or a quorum has and the grace is over, or the deadline is.
+        """
+        need = _share(quorum, len(orders))
+        reachable, shared = self._gather(list(orders), need), _array(common)
+        clients = {node: client for client, node in reachable.items()}
+
+        def send(nodes: Iterable[int]) -> dict[str, Sent]:
+            letters = {n: ArrayRecord({"order": _array(orders[clients[n]]), "common": shared}) for n in sorted(nodes)}
+            return self._send(letters, MessageType.TRAIN, group)
+
+        came: dict[int, list[bytes | Failed]] = {client: [] for client in reachable}
+        pending, began, enough = send(clients), time.monotonic(), None
         while True:
-            for name, body in self._pull(pending):
-                if name in sent:
-                    came[sent[name]].append(body)
-                    pending.discard(name)
+            answered = [(name, body) for name, body in self._pull(pending) if name in pending]
+            for name, body in answered:
+                came[clients[pending[name].node]].append(body)
+            for name, _ in answered:
+                pending.pop(name, None)
             now = time.monotonic()
             if enough is None and sum(any(isinstance(b, bytes) for b in own) for own in came.values()) >= need:
                 enough = now
             in_time = now - began < self.patience.deadline
             if not pending or not in_time or (enough is not None and now - enough >= self.patience.grace):
-                self.owed |= {name: sent[name] for name in pending}
+                self.owed |= {name: clients[each.node] for name, each in pending.items()}
                 return came
+            forgotten = self._forgotten(pending)
+            pending = {name: each for name, each in pending.items() if name not in forgotten}
+            pending |= send(each.node for each in forgotten.values())
             time.sleep(self.patience.poll)
 
+    def _forgotten(self, sent: Mapping[str, Sent]) -> dict[str, Sent]:
+        """Letters to nodes that are here, but were started again since."""
+        self._look_around()
+        return {
+            name: each
+            for name, each in sent.items()
+            if each.node in self.here and self.here[each.node].started != each.started
+        }
+
     def _gather(self, clients: Sequence[int], need: int) -> dict[int, int]:
-        """The nodes of those branches that can be asked; waits until they are a quorum."""
-        began = time.monotonic()
+        """The nodes of those branches that can be asked; waits until they are a quorum.
+
+        A hub that was started again waits for the others too, while it gathers: nodes need time to come back.
+        """
+        began, known = time.monotonic(), set(self.declared)  # who comes meanwhile is asked the next time
         while True:
-            here = self._look_around()
-            busy = set(self.owed.values())
-            free = {c: self.nodes[c] for c in clients if self.nodes.get(c) in here and c not in busy}
-            waited = time.monotonic() - began
-            introducing = any(node not in self.failed for node, _ in self.asked.values())
-            if len(free) == len(clients) or (len(free) >= need and not introducing):
+            self._look_around()
+            may = known - set(self.owed.values())
+            free = {c: self.nodes[c] for c in clients if self.nodes.get(c) in self.here and c in may}
+            now = time.monotonic()
+            introducing = any(now - sent.at < INTRODUCTION for sent in self.asked.values())
+            settled = not introducing and (self.gathered or now - began >= self.patience.gathering)
+            if len(free) == len(clients) or (len(free) >= need and settled):
+                self.gathered = True
                 return free
-            if waited > self.patience.gathering:
+            if now - began > self.patience.gathering and len(free) < need:
                 raise RoundError(
                     f"only {len(free)} of the {need} branches that are needed can be reached, and "
                     f"{self.patience.gathering:g} s of waiting are over; start this again once they are there"
@@ -138,58 +185,85 @@ class Post:
             self._tell_once(f"{len(free)} of {len(clients)} branches can be reached, {need} are needed; waiting")
             time.sleep(self.patience.poll)
 
-    def _look_around(self) -> set[int]:
-        """The nodes that are there; new ones are asked who they are, and whatever has come in is taken note of."""
-        here = set(self.grid.get_node_ids())
-        self.claims = {node: claim for node, claim in self.claims.items() if node in here}
+    def _look(self) -> None:
+        """Who is here. A node that was started again has forgotten everything, and may be another branch now."""
+        nodes = {each.node_id: Node(each.last_activated_at, each.public_key) for each in self.grid.get_nodes()}
+        fresh = {number for number, node in nodes.items() if self.here.get(number) != node}
+        self.here = nodes
+        self.claims = {node: claim for node, claim in self.claims.items() if node in nodes and node not in fresh}
+        self.failed = {node: since for node, since in self.failed.items() if node not in fresh}
+        self.asked = {name: sent for name, sent in self.asked.items() if sent.node in nodes and sent.node not in fresh}
+        self.owed = {name: client for name, client in self.owed.items() if self.nodes.get(client) not in fresh}
+
+    def _look_around(self) -> None:
+        """See who is here; ask new nodes who they are, and take note of whatever has come in."""
+        self._look()
         now = time.monotonic()
-        for name in [name for name, (_, since) in self.asked.items() if now - since >= RESTS]:
-            self.failed[self.asked.pop(name)[0]] = now
-        resting = {node for node, since in self.failed.items() if now - since < RESTS}
-        strangers = here - set(self.claims) - {node for node, _ in self.asked.values()} - resting
+        self.asked = {name: sent for name, sent in self.asked.items() if now - sent.at < AGAIN}
+        resting = {node for node, since in self.failed.items() if now - since < AGAIN}
+        strangers = self.here.keys() - self.claims - {sent.node for sent in self.asked.values()} - resting
         question = ArrayRecord({"question": _array(written(Question(list(self.classes))))})
-        names = self._send(dict.fromkeys(sorted(strangers), question), MessageType.QUERY, "who")
-        self.asked |= {name: (node, now) for name, node in names.items()}
+        self.asked |= self._send(dict.fromkeys(sorted(strangers), question), MessageType.QUERY, "who")
         for name, body in self._pull([*self.asked, *self.owed]):
             self.owed.pop(name, None)
             if name in self.asked:
-                self._hear(self.asked.pop(name)[0], body)
-        self._assign(here)
-        return here
+                self._hear(self.asked.pop(name).node, body)
+        self._assign()
 
     def _hear(self, node: int, body: bytes | Failed) -> None:
         try:
             if isinstance(body, Failed):
-                raise Malformed(body.reason)
-            self.claims[node] = _declaration(body)
+                raise Malformed(f"node {node} did not say which branch it is: {body.reason}")
+            claim = _declaration(body, node)
+            self._check(claim, self.here[node])
+            self.claims[node] = claim
             self.failed.pop(node, None)
         except Malformed as error:
             self.failed[node] = time.monotonic()
-            self._tell_once(f"node {node} did not say which branch it is: {error}")
+            self._tell_once(str(error))
 
-    def _assign(self, here: set[int]) -> None:
+    def _check(self, claim: Declaration, node: Node) -> None:
+        """Whether a node may be the branch that it says it is."""
+        number = claim.number
+        if not 0 <= number < self.count:
+            raise Malformed(f"a node says that it is branch {number}; there are 0 to {self.count - 1}; refused")
+        if self.keys is not None and self.keys.get(number) != node.key:
+            own = [str(other) for other, key in self.keys.items() if key == node.key]
+            whose = f"the key of branch {own[0]}" if own else "a key that was admitted for no branch"
+            raise Malformed(f"a node with {whose} says that it is branch {number}; refused")
+        if list(claim.shape) != list(self.shape):
+            raise Malformed(f"branch {number} has images of {claim.shape}, the hub of {list(self.shape)}; refused")
+
+    def _assign(self) -> None:
         """A number belongs to the node that had it, for as long as it is there."""
         for node, claim in self.claims.items():
             number, holder = claim.number, self.nodes.get(claim.number)
-            if number not in self.declared or holder == node:
+            if holder == node or not self.declared:
                 continue
-            known, says = self.declared[number], Declared(claim.labelled, claim.unlabelled)
-            if holder in here:
+            known = self.declared.get(number)
+            if holder in self.here:
                 self._tell_once(f"a second node says that it is branch {number}; refused")
-            elif known != says:
-                self._tell_once(f"branch {number} comes with {says}, but this run knows it with {known}; refused")
+            elif known is not None and known != declared_of(claim):
+                self._tell_once(
+                    f"branch {number} comes with {declared_of(claim)}, but this run knows it with {known}; refused"
+                )
             else:
                 self.nodes[number] = node
+                if known is None:
+                    self.declared[number] = declared_of(claim)
+                    self.welcome(claim)
 
-    def _send(self, letters: Mapping[int, ArrayRecord], kind: str, group: str) -> dict[str, int]:
-        """The names of what was sent, by node."""
+    def _send(self, letters: Mapping[int, ArrayRecord], kind: str, group: str) -> dict[str, Sent]:
+        """What was sent, by its name."""
         ttl = 2 * self.patience.deadline
         messages = [
             Message(RecordDict({RECORD: letter}), node, kind, ttl=ttl, group_id=group)
             for node, letter in letters.items()
         ]
-        names = list(self.grid.push_messages(messages)) if messages else []
-        return {name: node for name, node in zip(names, letters, strict=False) if name}
+        names, now = list(self.grid.push_messages(messages)) if messages else [], time.monotonic()
+        return {
+            name: Sent(node, self.here[node].started, now) for name, node in zip(names, letters, strict=False) if name
+        }
 
     def _pull(self, names: Iterable[str]) -> list[tuple[str, bytes | Failed]]:
         wanted = list(names)
@@ -200,6 +274,15 @@ class Post:
         if sentence not in self.told:
             self.told.add(sentence)
             self.tell(sentence)
+
+
+def declared_of(declaration: Declaration) -> Declared:
+    return Declared(declaration.labelled, declaration.unlabelled)
+
+
+def _share(quorum: float, count: int) -> int:
+    """0.07 * 100 is a hair above 7, and is 7."""
+    return ceil(round(quorum * count, 9))
 
 
 def _array(content: bytes) -> Array:
@@ -224,8 +307,12 @@ def _body(reply: Message) -> bytes | Failed:
         return Failed("its reply holds no letter")
 
 
-def _declaration(body: bytes) -> Declaration:
+def _declaration(body: bytes, node: int) -> Declaration:
     try:
         return read(Declaration, body)[0]
     except Malformed:
-        raise Malformed(read(Answer, body)[0].error) from None
+        try:
+            reason = read(Answer, body)[0].error
+        except Malformed as error:
+            reason = str(error)
+        raise Malformed(f"node {node} did not say which branch it is: {reason}") from None

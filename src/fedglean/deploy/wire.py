@@ -70,9 +70,10 @@ class Plan:
             *own, list(dataset.classes), list(dataset.mean), list(dataset.std), bool(dataset.flip), int(dataset.pad)
         )
 
-    def make_method(self) -> Method:
-        """The method, its settings checked as those of a user are."""
-        return make_method(resolve(self.method, {"settings": self.settings, "strong": self.strong}))
+    def make_method(self, use: str | None = None) -> Method:
+        """The method, its settings checked as those of a user are. Code is never sent: `use` is a file of this side."""
+        own = {} if use is None else {"use": use}
+        return make_method(resolve(self.method, {"settings": self.settings, "strong": self.strong, **own}))
 
     def setting(self) -> Setting:
         recipe = Recipe(tuple(self.mean), tuple(self.std), self.flip, self.pad, self.strong)

@@ -1,34 +1,77 @@
-"""Forked processes at the end of a pipe: how they begin, what travels to them, and that none is left over."""
+"""Workers that serve blocks: what is asked of any kind of them, and forked processes at the end of a pipe.
+
+How those begin, what travels to them, and that none is left over.
+"""
 
 import multiprocessing
 import os
+import signal
+import sys
+import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Work = Callable[[Connection], NoReturn]
+from fedglean.engines.servant import Servant
+
+
+class Gone(Exception):
+    """A worker that will not answer any more: who it was, and how it ended."""
+
+
+class Worker(Protocol):
+    """Somebody to whom packed things are sent, and who answers the last of them."""
+
+    def send(self, content: Any) -> None: ...
+
+    def receive(self) -> Any: ...
+
+
+class Crew(Protocol):
+    """The workers of one run, if they have been started."""
+
+    def started(self, wanted: int, most: int, servant: Servant) -> Sequence[Worker]:
+        """As many as are wanted (0 of them: one a core), but `most` at most; each is a copy of the servant."""
+
+    def packed(self, value: Any) -> Any:
+        """What a worker can be sent."""
+
+    def packed_for_all(self, value: Any) -> Any:
+        """What every worker can be sent."""
+
+    def answered(self, busy: Sequence[Any]) -> Sequence[Any]:
+        """Those that have answered or are gone; waits for the first."""
+
+    def stop(self) -> None: ...
+
+
+def cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Plain(ForkingPickler):
-    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with it.
-
-    Tensors travel as their bytes. As torch would send them each one is a shared file, and a long run is out of files.
-    """
+    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with it."""
 
     def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return NotImplemented
-        flat = value.detach().contiguous().reshape(-1)
-        return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape))
+        return as_bytes(value) if isinstance(value, Tensor) else NotImplemented
+
+
+def as_bytes(value: Tensor) -> Any:
+    """How a tensor is pickled. As torch would send it each one is a shared file, and a long run is out of files."""
+    # What has no more than one element is contiguous with any stride, but a view as bytes wants a stride of one.
+    flat = value.detach().contiguous().as_strided((value.numel(),), (1,))
+    return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape))
 
 
 def _tensor(content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -42,38 +85,70 @@ def packed(value: Any) -> memoryview:
     return content
 
 
+def unpacked(content: bytes) -> Any:
+    return _Plain.loads(content)
+
+
 @dataclass(frozen=True, eq=False)
-class Worker:
+class Forked:
     """A process and the parent's end of the pipe to it."""
 
     process: ForkProcess
     line: Connection
+
+    def send(self, content: memoryview) -> None:
+        with self._there():
+            self.line.send_bytes(content)
+
+    def receive(self) -> Any:
+        with self._there():
+            return self.line.recv()
+
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            self.process.join(timeout=5)
+            code = self.process.exitcode
+            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            raise Gone(f"a worker (process {self.process.pid}) died {how}") from error
 
 
 class Pool:
     """The processes of one run, if they have been started."""
 
     def __init__(self) -> None:
-        self.workers: list[Worker] = []
+        self.workers: list[Forked] = []
         self.owner = os.getpid()
         weakref.finalize(self, _end, self.workers, self.owner)
 
-    def started(self, count: int, work: Work) -> list[Worker]:
-        while len(self.workers) < count:
-            self.workers.append(_forked(work, [worker.line for worker in self.workers]))
+    def started(self, wanted: int, most: int, servant: Servant) -> list[Forked]:
+        while len(self.workers) < min(wanted or cores(), most):
+            self.workers.append(_forked(servant, [worker.line for worker in self.workers]))
         return self.workers
+
+    def packed(self, value: Any) -> memoryview:
+        return packed(value)
+
+    def packed_for_all(self, value: Any) -> memoryview:
+        return packed(value)
+
+    def answered(self, busy: Sequence[Forked]) -> list[Forked]:
+        ready = wait([worker.line for worker in busy])  # the line of a process that died is ready too
+        return [worker for worker in busy if worker.line in ready]
 
     def stop(self) -> None:
         _end(self.workers, self.owner)
 
 
-def _forked(work: Work, others: Sequence[Connection]) -> Worker:
+def _forked(servant: Servant, others: Sequence[Connection]) -> Forked:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:
         for line in (ours, *others):  # else a worker would keep its siblings from seeing that the parent is gone
             line.close()
-        work(theirs)
+        _live(theirs, servant)
 
     process = multiprocessing.get_context("fork").Process(target=begin, daemon=True)
     with warnings.catch_warnings():
@@ -82,10 +157,28 @@ def _forked(work: Work, others: Sequence[Connection]) -> Worker:
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         process.start()
     theirs.close()
-    return Worker(process, ours)
+    return Forked(process, ours)
 
 
-def _end(workers: list[Worker], owner: int) -> None:
+def _live(line: Connection, servant: Servant) -> NoReturn:
+    """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    torch.set_num_threads(1)
+    try:
+        while True:
+            outcome = servant.hear(line.recv())
+            if outcome is not None:
+                line.send_bytes(packed(outcome))
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _end(workers: list[Forked], owner: int) -> None:
     """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends nobody."""
     if os.getpid() != owner:
         return

@@ -6,9 +6,12 @@ where to look. A method that passes may be run by every executor and placement, 
 
 import dataclasses
 import functools
+import importlib.util
 import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -44,15 +47,17 @@ class Case:
     trainings: tuple[Train, ...]
 
 
-def check_method(method: Method, *, model: str = "cnn", norm: str = "static", rounds: int = 3) -> None:
+def check_method(
+    method: Method, *, model: str = "cnn", norm: str = "static", rounds: int = 3, use: Path | str | None = None
+) -> None:
     """Raise an `AssertionError` at the first rule of the contract that the method breaks.
 
     Choose settings with which clients do train from the first rounds on (a low threshold, all of them taking part) and
-    few epochs: the method is run half a dozen times.
+    few epochs: the method is run half a dozen times. `use` is the file that brings the model, where it is one's own.
     """
     check_immutable(method)
     settings = dict(vars(method))
-    experiment = small_experiment(method, model, norm, rounds)
+    experiment = small_experiment(method, model, norm, rounds, use)
     with untouched_generators(1):
         case = reference(experiment)
     assert vars(method) == settings, "the method object changed during a run; what changes belongs into the state"
@@ -176,6 +181,18 @@ def check_stacked(case: Case) -> None:
             close(case, play(sent_out), "clients that are served by worker processes give another result than here")
 
 
+def check_federated(case: Case) -> None:
+    """On Flower, where it is installed: clients are branches that are told everything in letters."""
+    if importlib.util.find_spec("flwr") is None:
+        return
+    from fedglean.testing.federated import federated, with_states
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        other = with_states(play(federated(case.experiment, folder)), folder)
+    close(case, other, "a federation on Flower gives another result than a simulation")
+
+
 def check_poisoned_neighbour(case: Case) -> None:
     """A refused upload is as good as one that was never sent, the client's own state included."""
     hits = {(envelope.round, envelope.client) for envelope in case.uploads if envelope.round == 2}
@@ -208,6 +225,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_predictors,
     check_what_must_not_matter,
     check_stacked,
+    check_federated,
     check_poisoned_neighbour,
 )
 ONE_BY_ONE: tuple[Callable[[Case], None], ...] = (

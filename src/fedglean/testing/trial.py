@@ -46,7 +46,9 @@ def small_split(labels: Tensor) -> Split:
     return Split(hub, tuple(parts[::2]), tuple(parts[1::2]))
 
 
-def small_experiment(method: Method, model: str = "cnn", norm: str = "static", rounds: int = 3) -> Experiment:
+def small_experiment(
+    method: Method, model: str = "cnn", norm: str = "static", rounds: int = 3, use: Path | str | None = None
+) -> Experiment:
     """The method on `small_split` of scikit-learn's digits, in float64, where rounding hides no mistake."""
     options: dict[str, Any] = {
         "device": "cpu",
@@ -54,6 +56,7 @@ def small_experiment(method: Method, model: str = "cnn", norm: str = "static", r
         "dtype": "float64",
         "quorum": 0.0,
         "evaluate_every": rounds,
+        "use": use,
     }
     config = configure("hub-only", data="digits", model=model, norm=norm, rounds=rounds, **options)
     experiment = prepare(config, small_split(load("digits").train_labels))

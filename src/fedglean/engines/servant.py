@@ -1,0 +1,67 @@
+"""The far end of a placement that serves blocks elsewhere: what is said to it, and what it says back."""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedglean.data.images import Images, Predictions
+from fedglean.engines.here import Exchange, Here, Served
+from fedglean.engines.loop import PartyError
+from fedglean.errors import FedgleanError
+from fedglean.tree import Tree
+
+
+@dataclass(frozen=True)
+class Job:
+    """A block to serve: its place in the exchange, and what only its clients are told or have kept."""
+
+    place: int
+    block: Sequence[int]
+    each: Mapping[int, Mapping[str, Any]]
+    states: Mapping[int, Tree]
+
+    @property
+    def clients(self) -> str:
+        """Its clients, for people."""
+        first, last = self.block[0], self.block[-1]
+        return f"client {first}" if first == last else f"clients {first} to {last}"
+
+
+#: A job's place, and what it came to.
+Outcome = tuple[int, Served | Exception]
+
+
+class Servant:
+    """Hears of an exchange, then of jobs, and makes of each what `here` would have made of the block."""
+
+    def __init__(self, place: Here) -> None:
+        self.place = place
+        self.exchange: Exchange | None = None
+
+    def hear(self, message: Exchange | Job) -> Outcome | None:
+        """The outcome of a job. Guesses come without the images, which the other side has."""
+        if isinstance(message, Exchange):
+            self.exchange = message
+            return None
+        exchange, job = self.exchange, message
+        assert exchange is not None
+        try:
+            ask = replace(exchange.ask, each=job.each)
+            served = self.place.serve(replace(exchange, ask=ask), job.block, job.states)
+            return job.place, replace(served, guesses=[_without_store(guess) for guess in served.guesses])
+        except Exception as error:
+            return job.place, _portable(error, f"round {exchange.round}, {job.clients}")
+
+
+def _without_store(guess: Predictions) -> Predictions:
+    return replace(guess, images=Images(guess.images.store[:0], guess.images.index))
+
+
+def _portable(error: Exception, where: str) -> Exception:
+    """The error as it can be sent; a bug takes its traceback along."""
+    if isinstance(error, FedgleanError):
+        return error
+    told = error if isinstance(error, PartyError) else PartyError(f"{where}: {type(error).__name__}: {error}")
+    told.add_note("".join(traceback.format_exception(error)))
+    return told

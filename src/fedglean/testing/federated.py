@@ -1,0 +1,53 @@
+"""An experiment's clients as branches of a federation on Flower, in this process."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from fedglean.deploy.branch import Branch
+from fedglean.deploy.flower import Flower
+from fedglean.deploy.local import LocalGrid
+from fedglean.deploy.post import Patience, Post
+from fedglean.deploy.states import States
+from fedglean.deploy.wire import Plan
+from fedglean.engines.here import Here
+from fedglean.experiment import Experiment
+from fedglean.method import Method
+from fedglean.testing.trial import Outcome
+
+RUN = "0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Knowing(Branch):
+    """A branch that has the method itself: one under trial has no name yet under which a branch could find it."""
+
+    method: Method = None  # type: ignore[assignment]
+
+    def method_of(self, plan: Plan) -> Method:
+        return self.method
+
+
+def federated(experiment: Experiment, folder: Path) -> Experiment:
+    """The experiment with every client behind letters, its state on disk."""
+    federation, dataset, old = experiment.federation, experiment.dataset, experiment.placement
+
+    def branch(number: int) -> Branch:
+        held = federation.labelled[number], federation.unlabelled[number]
+        own = folder / str(number)
+        return Knowing(number, f"branch {number}", lambda classes: held, own, method=experiment.method)
+
+    count = len(federation.declared)
+    grid = LocalGrid([branch(number) for number in range(count)])
+    post = Post(grid, dataset.classes, count, list(dataset.train_images.shape[1:]), Patience(poll=0.01))
+    post.enrol()
+    values = {each.name: getattr(old, each.name) for each in fields(Here)}
+    own = {"post": post, "method": experiment.method, "plan": Plan.of(experiment.config, dataset), "run": RUN}
+    return replace(experiment, placement=Flower(**values | own))
+
+
+def with_states(outcome: Outcome, folder: Path) -> Outcome:
+    """The clients' states themselves, where the hub knows no more than their versions."""
+    places = {client: States(folder / str(client), RUN) for client in outcome.kept}
+    return replace(
+        outcome, kept={client: places[client].load(kept["version"]) for client, kept in outcome.kept.items()}
+    )
