@@ -10,7 +10,7 @@ with itself. The mixing is splitmix64: two multiplications and three shifts, the
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -43,17 +43,14 @@ def _mix_tensor(value: Tensor) -> Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
-def _hash(text: str) -> int:
+def of_text(text: str) -> int:
+    """The number of a name. To a compiled step it is a constant: a compiler must not look inside (`engines.graph`)."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
-
-
-#: To a compiled step a name is a constant; it must not look into the hash.
-_of_text: Callable[[str], int] = torch.compiler.assume_constant_result(_hash)  # type: ignore[no-untyped-call]
 
 
 def _number(name: Name) -> int | Tensor:
     if isinstance(name, str):
-        return _of_text(name)
+        return of_text(name)
     # Beside a scalar key a narrower integer tensor would make the sum as narrow as itself.
     return name.long() if isinstance(name, Tensor) else name
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.method import Batch
+from fedglean.randomness import of_text
 from fedglean.tree import Tree
 
 Lifted = Callable[[Tree, Tree, Batch, Tree], tuple[Tree, Tree, dict[str, Tensor]]]
@@ -32,6 +33,7 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
     import torch._dynamo.config as limits  # takes a second to load, and most runs compile nothing
 
     # Every signature is one compilation of `run`; torch's limit of eight is there to catch endless ones.
+    torch.compiler.assume_constant_result(of_text)  # type: ignore[no-untyped-call]
     limits.recompile_limit, limits.fail_on_recompile_limit_hit = 64, True
     return torch.compile(run, dynamic=False, options=OPTIONS)
 
