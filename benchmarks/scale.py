@@ -10,7 +10,7 @@ Every method that federates runs two rounds with 2, 10 and 50 branches of eight 
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py                       # some ten minutes on two idle cores
     OMP_NUM_THREADS=1 python benchmarks/scale.py --only semifl,hassle --nodes 2,10
-    python benchmarks/scale.py --page                                  # the tables of docs/scale.md, from the JSON
+    python benchmarks/scale.py --page                                  # the table of docs/scale.md, from the JSON
 
 Prints tables and writes benchmarks/results/scale.json (or --out), where --only leaves what is there of other methods.
 Numbers a branch are of the second round and the
@@ -93,7 +93,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--nodes", default="2,10,50")
     parser.add_argument("--only", default=None, help="some methods")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scale.json")
-    parser.add_argument("--page", action="store_true", help="print the tables of docs/scale.md")
+    parser.add_argument("--page", action="store_true", help="print the table of docs/scale.md")
     parser.add_argument("--cell", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -361,26 +361,22 @@ def extrapolated(large: list[dict[str, Any]], count: int, hub: list[dict[str, An
 
 
 def page(content: dict[str, Any]) -> str:
-    """Two tables in Markdown: a branch, and fleets of them."""
+    """The table of docs/scale.md: fleets of branches, and what one of them keeps."""
     most = max(row["nodes"] for row in content["measured"])
-    large = [row for row in content["measured"] if row["nodes"] == most]
-    hub = {each["branches"]: each for each in content["hub"]}
     lines = [
-        "| method | model | kB down | kB up | hub CPU ms | kB waiting | hub disk B | branch disk kB |",
-        "|---" * 8 + "|",
+        "| method | down a round | up a round | hub CPU | hub memory | hub disk | a branch's disk |",
+        "|---" * 7 + "|",
     ]
-    for row in large:
-        parts = [f"{row['down'] / 1e3:,.0f}", f"{row['up'] / 1e3:,.0f}", f"{row['hub_ms']:.1f}"]
-        parts += [f"{row['waiting'] / 1e3:,.0f}", f"{row['hub_disk']:.0f}", f"{row['branch_disk'] / 1e3:,.0f}"]
-        lines.append(f"| {row['method']} | {row['model']} | {' | '.join(parts)} |")
-    lines += ["", "| method | model | down | up | hub CPU | waiting | hub disk |", "|---" * 7 + "|"]
-    for row in large:
-        cpu = [count * row["hub_ms"] / 1e3 + own["index_ms"] / 1e3 for count, own in hub.items()]
+    for row in content["measured"]:
+        if row["nodes"] != most:
+            continue
         sizes = {
             kind: [in_bytes(count * row[kind]) for count in FLEETS] for kind in ("down", "up", "waiting", "hub_disk")
         }
-        texts = [sizes["down"], sizes["up"], [in_time(each) for each in cpu], sizes["waiting"], sizes["hub_disk"]]
-        lines.append(f"| {row['method']} | {row['model']} | {' | '.join(' / '.join(each) for each in texts)} |")
+        cpu = [in_time((own["branches"] * row["hub_ms"] + own["index_ms"]) / 1e3) for own in content["hub"]]
+        name = row["method"] if row["model"] == "cnn" else f"{row['method']}, {row['model']}"
+        texts = [sizes["down"], sizes["up"], cpu, sizes["waiting"], sizes["hub_disk"], [in_bytes(row["branch_disk"])]]
+        lines.append(f"| {name} | {' | '.join(' / '.join(each) for each in texts)} |")
     return "\n".join(lines)
 
 
@@ -389,7 +385,7 @@ def in_bytes(number: float) -> str:
     while number >= 1000 and len(units) > 1:
         number /= 1000
         units.pop()
-    return f"{number:.1f} {units[-1]}" if number < 10 else f"{number:.0f} {units[-1]}"
+    return f"{number:.1f} {units[-1]}" if 0 < number < 10 else f"{number:.0f} {units[-1]}"
 
 
 def in_time(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 SemiFL on scikit-learn's digits, all 20 clients in every round, in blocks of 4. The placements `here`, and `workers` and
 `ray` with one process and with two play the same rounds in turns in one run. They go on from round 12, for in the first
-rounds hardly a pseudo-label is confident and no client trains; the first round of each warms up.
+rounds hardly a pseudo-label is confident and no client trains; the first six rounds of each warm up.
 
     OMP_NUM_THREADS=1 python benchmarks/workers.py
 
@@ -51,6 +51,8 @@ from fedglean.tree import Record
 Measures = dict[str, list[dict[str, float]]]
 Rows = dict[str, dict[str, float]]
 
+#: Rounds in which every process writes its steps down.
+WARM = 6
 TIMES = {
     "round": "s a round",
     "serving": "s serving clients",
@@ -85,7 +87,7 @@ def main() -> None:
 
 def variants(options: argparse.Namespace) -> dict[str, Experiment]:
     """The same experiment under each placement."""
-    rounds = options.begin + options.repeat + 1
+    rounds = options.begin + WARM + options.repeat
     engine = {"executor": "loop", "device": "cpu", "block": 4, "evaluate_every": rounds + 1}
     setting = {"data": "digits", "clients": 20, "active": 1.0, "model": options.model, "rounds": rounds + 1}
     experiment = prepare(configure("semifl", **setting, **engine))
@@ -103,14 +105,14 @@ def measured(experiments: dict[str, Experiment], systems: dict[str, set[int]], b
         play_round(experiments["here"], first, number)
     progress = {name: replace(first, kept=Kept(dict(first.kept.states)), history=[]) for name in experiments}
     measures: Measures = {name: [] for name in experiments}
-    for number in range(begin + 1, begin + repeat + 2):
+    for number in range(begin + 1, begin + WARM + repeat + 1):
         for name, experiment in experiments.items():
             measures[name].append(one_round(experiment, progress[name], number, systems[name]))
         for name in experiments:
             assert bits(progress[name]) == bits(progress["here"]), f"{name} differs from here in round {number}"
     for experiment in experiments.values():
         experiment.placement.__exit__()
-    return {name: lines[1:] for name, lines in measures.items()}
+    return {name: lines[WARM:] for name, lines in measures.items()}
 
 
 def one_round(experiment: Experiment, progress: Progress, number: int, system: set[int]) -> dict[str, float]:

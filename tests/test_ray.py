@@ -105,7 +105,7 @@ def test_what_listens_beyond_this_machine_is_said_when_it_is_started(cluster: st
     assert ray.get_runtime_context().gcs_address in cluster
 
 
-def test_neither_the_truth_nor_anything_of_the_hub_travels() -> None:
+def test_neither_the_truth_nor_the_labels_of_the_hub_travel() -> None:
     experiment = prepare(small("hassle"))
     bare = on_ray.without_images(experiment.placement)
     sent = on_ray.unpacked(on_ray.packed(bare))

@@ -205,7 +205,7 @@ def _versions() -> dict[str, str]:
 
 
 def without_images(place: Here) -> Here:
-    """The placement as it travels: no pixels, nothing that the hub holds, and no evaluator, which knows the truth."""
+    """The placement as it travels beside the images: no label of the hub, and no evaluator, which knows the truth."""
     old, executor = place.federation, type(place.executor)(place.executor.setting)
     observe = None if place.observe is None else _unheard
     bare = _over(old.hub.store[:0], old)

@@ -50,6 +50,7 @@ class Visits:
     """
 
     batch: int
+    data: str = "coarse-digits"
 
     @property
     def steps(self) -> list[int]:
@@ -105,7 +106,7 @@ def config_of(method: str, visits: Visits, rounds: int) -> Config:
         **METHODS[method],
     }
     engine: dict[str, Any] = {"device": "cpu", "dtype": "float64", "executor": "stack", "evaluate_every": rounds}
-    problem: dict[str, Any] = {"use": smooth_problem.__file__, "data": "coarse-digits", "model": "linear"}
+    problem: dict[str, Any] = {"use": smooth_problem.__file__, "data": visits.data, "model": "linear"}
     return configure("fed-shvr", **problem, **engine, clients=len(IMAGES), rounds=rounds, settings=settings)
 
 
@@ -171,7 +172,7 @@ class Problem:
 def gaps(method: str, visits: Visits, rounds: int, seeds: int) -> tuple[NDArray[np.float64], Problem]:
     """The gap after every round, averaged over seeds that share the split and the first model."""
     config = config_of(method, visits, rounds)
-    split = split_of(load("coarse-digits").train_labels)
+    split = split_of(load(visits.data).train_labels)
     experiments = prepare_seeds(config, range(seeds), [split] * seeds)
     start = experiments[0].start()
     runs = [(experiment, Progress(0, start, Kept(), [])) for experiment in experiments]

@@ -17,8 +17,8 @@ from fedglean.data.sources import load
 from fedglean.models.layers import Layers, by_fan_in
 
 KINDS = (3, 5, 8, 9)
-#: Standard deviation of the inputs: smaller inputs make a smoother loss, and slower progress.
-SIZE = 0.7
+#: Of "faint-digits": smaller inputs make a smoother loss, so that larger steps keep to the bounds, and slower progress.
+FAINT = 0.7
 
 
 def linear(layers: Layers, images: Tensor) -> Tensor:
@@ -26,6 +26,12 @@ def linear(layers: Layers, images: Tensor) -> Tensor:
     pixels = images.flatten(1)
     shape = (layers.classes, pixels.shape[1])
     return F.linear(pixels, layers.parameter("weight", shape, by_fan_in, shape[1]))
+
+
+def faint_digits(root: object = None) -> Dataset:
+    """Coarse digits with inputs of a smaller size."""
+    coarse = coarse_digits()
+    return replace(coarse, name="faint-digits", std=tuple(each / FAINT for each in coarse.std))
 
 
 def coarse_digits(root: object = None) -> Dataset:
@@ -48,7 +54,7 @@ def coarse_digits(root: object = None) -> Dataset:
         test_images=test[0],
         test_labels=test[1],
         mean=mean,
-        std=tuple(each / SIZE for each in std),
+        std=std,
         pad=0,
     )
 
@@ -60,4 +66,4 @@ def _coarse(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 MODELS: dict[str, Callable[[Layers, Tensor], Tensor]] = {"linear": linear}
-DATASETS: dict[str, Callable[..., Dataset]] = {"coarse-digits": coarse_digits}
+DATASETS: dict[str, Callable[..., Dataset]] = {"coarse-digits": coarse_digits, "faint-digits": faint_digits}
