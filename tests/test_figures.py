@@ -65,7 +65,7 @@ def lines_of(out: Path, panel: int = 0) -> dict[str, dict[str, Any]]:
 
 def is_picture(path: Path) -> bool:
     with Image.open(path) as image:
-        return image.format == "PNG" and image.width > 400 and len(set(image.convert("L").getdata())) > 20
+        return image.format == "PNG" and image.width > 400 and len(np.unique(np.asarray(image.convert("L")))) > 20
 
 
 def test_every_figure_that_was_asked_for_is_there() -> None:
@@ -150,8 +150,9 @@ def test_a_curve_is_the_runs_own_and_published_numbers_stand_beside_it(
     assert lines["K = 2"]["low"] == pytest.approx(np.min(both, 0))
     assert ["best", 60.0] in lines["K = 2"]["published"] and [50, 49] in lines["IID"]["published"]
     level = result_of(tmp_path)["panels"][0]["levels"][0]
-    last = [history(tmp_path, "semifl-partially-cifar10-250", seed)[-1]["accuracy"]["model"] for seed in (0, 1)]
-    assert level["value"] == pytest.approx(100 * np.mean(last)) and level["published"] == 42.4
+    alone = [history(tmp_path, "semifl-partially-cifar10-250", seed) for seed in (0, 1)]
+    best = [max(line["accuracy"]["model"] for line in run) for run in alone]
+    assert level["value"] == pytest.approx(100 * np.mean(best)) and level["published"] == 42.4
     told = capsys.readouterr().out
     assert "data=digits" in told and "88.2" in told
 
@@ -176,7 +177,7 @@ def test_fig2_and_fig9_of_semifl(tmp_path: Path) -> None:
 
 
 def test_fig6_of_semifl_measures_the_labels_of_all_four_combinations(tmp_path: Path) -> None:
-    FIGURES["semifl-fig6"].run(tiny(tmp_path, "k2-*", threshold=0.3))
+    FIGURES["semifl-fig6"].run(tiny(tmp_path, "k2-*", threshold=0.05))
     panels = result_of(tmp_path)["panels"]
     assert [panel["y_label"].partition(" ")[0] for panel in panels] == ["accuracy", "accuracy", "share"]
     for number, measure in enumerate(("accuracy", "confident_accuracy", "confident_share")):
@@ -256,8 +257,8 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
     name = next(name for name, each in model.parameters.items() if each.dim() > 1)
     way, own = direction(model, "first")[name].flatten(1), model.parameters[name].flatten(1)
     assert torch.allclose(way.norm(dim=1), own.norm(dim=1), rtol=1e-4)
-    FIGURES["fed-shvr-fig5"].run(Wish(tmp_path, cell="a2-0.1", scale=0.01, options=wish.options, quiet=True))
-    assert is_picture(tmp_path / "figure.png")
+    FIGURES["fed-shvr-fig5"].run(Wish(tmp_path / "5", cell="a2-0.1", scale=0.01, options=wish.options, quiet=True))
+    assert is_picture(tmp_path / "5" / "figure.png")
 
 
 def _answer(experiment: Any, request: Predict) -> Any:

@@ -105,9 +105,10 @@ def surface(objective: Objective, model: Model, steps: int = STEPS, reach: float
 
 
 def _moved(model: Model, *ways: tuple[float, dict[str, Tensor]]) -> Model:
-    return model.with_parameters(
-        {name: weight + sum(float(far) * way[name] for far, way in ways) for name, weight in model.parameters.items()}
-    )
+    """The model elsewhere; its statistics stay what they are."""
+    own = model.parameters.items()
+    weights = {name: weight + sum(float(far) * way[name] for far, way in ways) for name, weight in own}
+    return Model(model.architecture, weights, dict(model.statistics))
 
 
 def surfaces(wish: Wish) -> None:
@@ -159,5 +160,6 @@ def drawing(found: Mapping[str, NDArray[np.float64]], title: str) -> Canvas:
         x, y = np.meshgrid(*[np.linspace(-REACH, REACH, len(values))] * 2)
         axes.plot_surface(x, y, values, cmap="viridis", linewidth=0, antialiased=True)
         axes.set(zlim=(0, top), xlabel="first direction", ylabel="second direction", zlabel="objective")
+        axes.set(xticks=(-REACH, 0, REACH), yticks=(-REACH, 0, REACH))
         axes.set_title(cell.replace("a2-", "alpha_2 = "), fontsize=10)
     return canvas

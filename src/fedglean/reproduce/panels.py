@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullLocator
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedglean.checkpoint import make_folder, write_whole
@@ -28,7 +29,10 @@ Number = float | str
 
 @dataclass(frozen=True)
 class Line:
-    """Means over the seeds with the worst and the best of them; `published` are (x, y) that the paper prints."""
+    """Means over the seeds with the worst and the best of them; `published` are (x, y) that the paper prints.
+
+    Where those are of each run's best round, `best` has ours.
+    """
 
     label: str
     x: list[Number]
@@ -36,11 +40,12 @@ class Line:
     low: list[float]
     high: list[float]
     published: list[tuple[Number, float]] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line: something that is not varied."""
+    """A horizontal line: the best round of something that is not varied."""
 
     label: str
     value: float
@@ -73,8 +78,10 @@ class Point:
     training: Training
     predictor: str | None = None
 
-    def value(self, result: Result) -> float:
-        return 100 * result.score(self.predictor or result.names[0])[0].accuracy
+    def values(self, wish: Wish) -> tuple[list[float], list[float]]:
+        """In the last and in the best round of every seed."""
+        scores = [result.score(self.predictor or result.names[0]) for result in trained(self.training, wish)]
+        return [100 * last.accuracy for last, _ in scores], [100 * best.accuracy for _, best in scores]
 
     @property
     def published(self) -> float | None:
@@ -175,14 +182,15 @@ def line_of(
 
 
 def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
-    values = [[point.value(result) for result in trained(point.training, wish)] for point in row.values()]
-    printed = [(x, point.published) for x, point in row.items()]
-    return line_of(label, list(row), values, [(x, y) for x, y in printed if y is not None])
+    values = [point.values(wish) for point in row.values()]
+    printed = [(x, point.published) for x, point in row.items() if point.published is not None]
+    line = line_of(label, list(row), [last for last, _ in values], [(x, y) for x, y in printed if y is not None])
+    by_best = printed and not any("round 100" in point.training.published for point in row.values())
+    return replace(line, best=[float(np.mean(best)) for _, best in values]) if by_best else line
 
 
 def _level(label: str, point: Point, wish: Wish) -> Level:
-    values = [point.value(result) for result in trained(point.training, wish)]
-    return Level(label, float(np.mean(values)), point.published)
+    return Level(f"{label}, best round", float(np.mean(point.values(wish)[1])), point.published)
 
 
 @dataclass(frozen=True)
@@ -203,14 +211,14 @@ def _run(figure: Figure, wish: Wish) -> None:
     make_folder(wish.out)
     drawing(panels, title).savefig(wish.out / "figure.png", dpi=130)
     keep(wish, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
-    tell(panels, title, figure.claims)
+    tell(panels, title, figure.claims, comparable=not {"data", "data.name"} & dict(wish.options).keys())
 
 
 def shown_title(title: str, wish: Wish) -> str:
     """Says what differs from the paper's experiment."""
     changes = [] if wish.scale == 1 else [f"rounds x {wish.scale:g}"]
     changes += [f"{key}={value}" for key, value in wish.options]
-    return title + (f" [{', '.join(changes)}]" if changes else "")
+    return title + (f"\n[{', '.join(changes)}]" if changes else "")
 
 
 def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
@@ -220,19 +228,21 @@ def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, An
     write_whole(Path(wish.out) / "result.json", json.dumps(content, indent=1).encode())
 
 
-def tell(panels: Sequence[Panel], title: str, claims: Sequence[str]) -> None:
-    """Last and best value of every line, next to what was published; the figure's own points where x is no round."""
+def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable: bool = True) -> None:
+    """Last and best values next to what was published; no difference where the data is not the paper's."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=140, highlight=False)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for heading in ("panel", "line", "at", "ours", "published", "difference"):
         table.add_column(heading, justify="left" if heading in ("panel", "line") else "right")
     for panel in panels:
         for line in panel.lines:
             for place, ours, theirs in rows_of(panel, line):
-                table.add_row(panel.title, line.label, place, f"{ours:.4g}", *_beside(ours, theirs))
+                table.add_row(panel.title, line.label, place, f"{ours:.4g}", *_beside(ours, theirs, comparable))
         for level in panel.levels:
-            table.add_row(panel.title, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published))
+            table.add_row(
+                panel.title, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published, comparable)
+            )
     console.print(table)
     for claim in claims:
         console.print(f"the paper says: {claim}")
@@ -242,7 +252,11 @@ def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
     """What is worth a row: each published point that we have, else the last and the best of a curve, or every point."""
     ours, theirs = dict(zip(line.x, line.mean, strict=True)), dict(line.published)
     if panel.x_label != "round":
-        return [(f"{x}", y, theirs.get(x)) for x, y in ours.items()]
+        if not line.best:
+            return [(f"{x}", y, theirs.get(x)) for x, y in ours.items()]
+        pairs = zip(line.x, line.mean, line.best, strict=True)
+        both = [[(f"{x}, last", last, None), (f"{x}, best", best, theirs.get(x))] for x, last, best in pairs]
+        return [row for rows in both for row in rows]
     rows: list[tuple[str, float, float | None]] = [(f"round {x}", ours[x], y) for x, y in theirs.items() if x in ours]
     if line.x and line.x[-1] not in theirs:
         rows.append((f"last, {line.x[-1]}", line.mean[-1], None))
@@ -251,17 +265,17 @@ def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
     return rows
 
 
-def _beside(ours: float, theirs: float | None) -> tuple[str, str]:
-    return ("", "") if theirs is None else (f"{theirs:.4g}", f"{ours - theirs:+.2f}")
+def _beside(ours: float, theirs: float | None, comparable: bool) -> tuple[str, str]:
+    return ("", "") if theirs is None else (f"{theirs:.4g}", f"{ours - theirs:+.2f}" if comparable else "")
 
 
 def drawing(panels: Sequence[Panel], title: str) -> Canvas:
     """Up to three panels in a row. Published numbers are crosses in their line's colour."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    canvas = Canvas(figsize=(1.0 + 4.6 * columns, 0.6 + 3.6 * rows), layout="constrained")
+    canvas = Canvas(figsize=(max(8.0, 1.0 + 4.6 * columns), 0.6 + 3.6 * rows), layout="constrained")
     FigureCanvasAgg(canvas)
-    canvas.suptitle(title, x=0.01, ha="left", fontsize=11)
+    canvas.suptitle(title, x=0.01, ha="left", fontsize=10)
     places = canvas.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(places, panels, strict=False):
         _draw(axes, panel)

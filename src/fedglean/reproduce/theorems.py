@@ -142,7 +142,7 @@ def _draw_critical(axes: Axes, numbers: Numbers) -> None:
 
 #: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight, far outside.
 VISITS = {"short": Visits(6, "faint-digits"), "long": Visits(2)}
-ROUNDS = {"short": (400, 800, 1600, 3200), "long": (100, 200, 400, 800)}
+ROUNDS = {"short": (800, 1600, 3200, 6400), "long": (100, 200, 400, 800)}
 SEEDS = 4
 
 
@@ -203,7 +203,7 @@ def _loglog(axes: Axes, x: str, y: str, title: str) -> None:
 
 
 def _canvas(panels: int, title: str) -> tuple[Canvas, list[Axes]]:
-    canvas = Canvas(figsize=(1 + 4.8 * panels, 4.6), layout="constrained")
+    canvas = Canvas(figsize=(max(7.0, 1 + 4.8 * panels), 4.6), layout="constrained")
     FigureCanvasAgg(canvas)
     canvas.suptitle(title, x=0.01, ha="left", fontsize=11)
     return canvas, list(canvas.subplots(1, panels, squeeze=False)[0])

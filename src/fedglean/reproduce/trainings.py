@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,19 @@ def _fitted(labels: str, published: str, config: Config) -> str:
     count, comma, rest = value.partition(",")
     if not count.isdigit():
         return labels
-    dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
-    classes = len(dataset.classes)
-    wanted = int(count) * len(dataset.train_images) / PUBLISHED[published].sizes[0]
+    images, classes = _size(config.data.name, config.data.root)
+    wanted = int(count) * images / PUBLISHED[published].sizes[0]
     if kind == "hub":
         return f"hub:{classes * max(1, round(wanted / classes))}"
     least = {"mismatch": max(1, round(0.6 * classes)), "mismatch-digits": 2}.get(kind, 1)
     return f"{kind}:{max(least, round(wanted))}{comma}{rest}"
+
+
+@cache
+def _size(data: str, root: str | None) -> tuple[int, int]:
+    """Training images and classes."""
+    dataset = load(data, None if root is None else Path(root))
+    return len(dataset.train_images), len(dataset.classes)
 
 
 def trained(training: Training, wish: Wish) -> list[Result]:
