@@ -38,6 +38,10 @@ BIN = Path(sys.executable).parent
 #: Seconds after which something will not happen any more, on a machine that is very busy.
 LONG = 600.0
 
+pytestmark = pytest.mark.skipif(
+    "FEDGLEAN_PROCESSES" not in os.environ, reason="minutes of real processes; set FEDGLEAN_PROCESSES=1 to run them"
+)
+
 
 def blocks() -> list[str]:
     """The page's shell blocks, in order."""
