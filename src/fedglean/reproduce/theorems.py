@@ -125,7 +125,7 @@ def _draw_rates(axes: Axes, numbers: Numbers) -> None:
         anchor = row["risk"][-1]
         law = [anchor * (size / row["n_u"][-1]) ** -row["predicted"] for size in FITTED]
         axes.plot(FITTED, law, color=colour, linewidth=1)
-    axes.set_ylim(bottom=1e-11)  # room for the legend
+    axes.set_ylim(1e-11, 0.1)  # room for the legend
     _loglog(axes, "unlabelled points", "excess risk", "rate: fitted (predicted, the line)")
 
 
