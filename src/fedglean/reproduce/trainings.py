@@ -1,7 +1,6 @@
 """The trainings that a figure is read off: found below the wish's folder, gone on with, or made."""
 
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,18 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from fedglean.config import FLAT, Config, configure, fingerprint
+from fedglean.config import FLAT, Config, configure
 from fedglean.data.partition import Split
 from fedglean.data.sources import PUBLISHED, load
-from fedglean.errors import StorageError, unknown
+from fedglean.errors import unknown
 from fedglean.experiment import divide_up
-from fedglean.folder import RunFolder
 from fedglean.methods import METHODS
 from fedglean.presets import PRESETS
 from fedglean.report.terminal import mean_line, progress
 from fedglean.reproduce.study import Wish
 from fedglean.result import Result
-from fedglean.seeds import is_group, resume_seeds, run_seeds
+from fedglean.seeds import ensure_seeds
 
 #: What is shortened when a run is.
 SCHEDULES = ("rounds", "settings.ramp_epochs", "settings.warmup_rounds")
@@ -142,12 +140,8 @@ def trained(training: Training, wish: Wish) -> list[Result]:
         def told(lines: list[dict[str, Any]]) -> None:
             on_round(mean_line(lines) if len(lines) > 1 else lines[0])
 
-        if is_group(folder):
-            _check_same(folder, config, wish.seeds)
-            return resume_seeds(folder, told).results
-        # Folders of seeds without the list of them: stopped before the first round.
-        shutil.rmtree(folder, ignore_errors=True)
-        return run_seeds(config, wish.seeds, folder, told, splits_of(training, config, wish.seeds)).results
+        splits = splits_of(training, config, wish.seeds)
+        return ensure_seeds(config, wish.seeds, folder, told, splits).results
 
 
 def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | None:
@@ -157,14 +151,6 @@ def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | N
     dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
     each = [replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)]
     return [training.part.take(divide_up(config, dataset)) for config in each]
-
-
-def _check_same(folder: Path, config: Config, seeds: int) -> None:
-    places = sorted(folder.glob("seed-*"))
-    there = RunFolder(places[0]).config()
-    settled = replace(config, seed=there.seed, engine=replace(config.engine, executor=there.engine.executor))
-    if fingerprint(there) != fingerprint(settled) or len(places) != seeds:
-        raise StorageError(f"{folder} holds {len(places)} seeds of another configuration; choose another folder")
 
 
 def one_of(cell: str | None, cells: Sequence[str]) -> list[str]:
