@@ -5,6 +5,7 @@ stack is cut to half its width once half of the lanes are done. On a GPU the lif
 (`graph`); there the stack is also filled up to a width that was captured before.
 """
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ class Trainer:
         """Give up everything that was captured, and the memory it holds."""
         self.programs.clear()
         self.widths.clear()
+        gc.collect()
         torch.cuda.empty_cache()
 
     def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:

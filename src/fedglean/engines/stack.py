@@ -79,12 +79,13 @@ class Stack(Loop):
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
         finished: dict[int, Trained] = {}
         while rest := places[len(finished) :]:
-            some = rest[: self.widest]
+            some, trained = rest[: self.widest], None
             try:
                 trained = self._trainer.train([lanes[place] for place in some], signature)
             except torch.OutOfMemoryError:
                 if len(some) == 1:
                     raise
+            if trained is None:  # only here, outside of `except`, have the error's frames let go of their tensors
                 self.widest = -(-len(some) // 2)
                 self._trainer.forget()
             else:

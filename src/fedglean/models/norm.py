@@ -46,8 +46,8 @@ def groups(kind: str, channels: int) -> int:
 
 
 def batch(name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """By the batch's own mean and biased variance."""
-    return F.batch_norm(x, None, None, weight, bias, training=True)
+    """By the batch's own mean and biased variance, never computed in half precision."""
+    return F.batch_norm(_wide(x), None, None, weight, bias, training=True).to(x.dtype)
 
 
 def fixed(statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -86,15 +86,19 @@ def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias
 
 
 def _batch_and_moments(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`batch`, with each channel's mean and unbiased variance, never in half precision.
+    """`batch`, with each channel's mean and unbiased variance.
 
     They are what batch norm leaves in fresh buffers with momentum 1, much faster than `torch.var_mean`. The buffers are
-    `x.new_zeros`, which under `vmap` have a lane each as `x` has; `torch.zeros` would not.
+    `new_zeros`, which under `vmap` have a lane each as `x` has; `torch.zeros` would not.
     """
-    wide = torch.promote_types(x.dtype, torch.float32)
-    mean, variance = x.new_zeros(x.shape[1], dtype=wide), x.new_zeros(x.shape[1], dtype=wide)
-    y = F.batch_norm(x, mean, variance, weight, bias, training=True, momentum=1.0)
-    return y, mean, variance
+    wide = _wide(x)
+    mean, variance = wide.new_zeros(x.shape[1]), wide.new_zeros(x.shape[1])
+    y = F.batch_norm(wide, mean, variance, weight, bias, training=True, momentum=1.0)
+    return y.to(x.dtype), mean, variance
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def in_training(kind: str, statistics: dict[str, Tensor]) -> Normaliser:
