@@ -15,6 +15,7 @@ TENSORS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
 #: A forward and a backward convolution reach the same tensor through nodes of their own of these kinds.
 PATHS = (
     aten.view.default,
+    aten._unsafe_view.default,
     aten.reshape.default,
     aten.permute.default,
     aten.clone.default,

@@ -19,9 +19,10 @@ def signature_of(request: Any) -> Any:
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
         return "train", what, shape, tuple(map(_kind, leaves)), streams
     if isinstance(request, Predict):
-        return "predict", id(request.models), request.apply, request.view, request.threshold, request.batch
+        how = request.apply, request.view, request.threshold, request.batch
+        return "predict", id(request.models), id(request.images.store), *how
     if isinstance(request, Statistics):
-        return "statistics", id(request.model), request.batch
+        return "statistics", id(request.model), id(request.images.store), request.batch
     return "other", id(request)
 
 

@@ -100,37 +100,35 @@ class Stack(Loop):
         keys = [
             torch.as_tensor(fold(fold_int(call.key, "view"), own)) for call, own in zip(calls, positions, strict=True)
         ]
-        pixels = torch.cat([call.request.images.pixels(own) for call, own in zip(calls, positions, strict=True)])
+        index, store = torch.cat([call.request.images.index for call in calls]), request.images.store
         size = self.setting.images_at_once
         parts = [
-            request.apply(request.models, view(request.view, some, own, self.setting.recipe, self.setting.dtype))
-            for some, own in zip(_cut(pixels, size), _cut(torch.cat(keys), size), strict=True)
+            request.apply(request.models, view(request.view, store[some], own, self.setting.recipe, self.setting.dtype))
+            for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
         return [_predicted(call, own) for call, own in zip(calls, torch.split(output, counts), strict=True)]
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
-        model, device = requests[0].model, requests[0].images.index.device
-        empty = model.empty_sums()
+        model, store = requests[0].model, requests[0].images.store
+        empty, device = model.empty_sums(), store.device
         sums = torch.zeros(
             len(requests), sum(zero.numel() for zero in empty.values()), dtype=torch.float64, device=device
         )
         for size, row in self._rows_of_equal_size(requests):
-            pixels = torch.cat([requests[place].images.pixels(part) for place, part in row])
-            unused = torch.zeros(len(pixels), dtype=torch.long, device=device)
-            made = view("plain", pixels, unused, self.setting.recipe, self.setting.dtype)
+            index = torch.cat([part for _, part in row])
+            made = view("plain", store[index], index, self.setting.recipe, self.setting.dtype)
             found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row], device=device)
             sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
         return [tree.from_row(empty, own) for own in sums]
 
     def _rows_of_equal_size(self, requests: Sequence[Statistics]) -> Iterator[tuple[int, list[tuple[int, Tensor]]]]:
-        """(size, [(party, which of its images)]), as many batches at once as memory likes."""
+        """(size, [(party, where in the store its images are)]), as many batches at once as memory likes."""
         by_size: dict[int, list[tuple[int, Tensor]]] = {}
         for place, request in enumerate(requests):
-            everything = torch.arange(len(request.images), device=request.images.index.device)
-            for part in _cut(everything, request.batch):
+            for part in _cut(request.images.index, request.batch):
                 by_size.setdefault(len(part), []).append((place, part))
         by_size.pop(1, None)  # one image has no variance
         for size, some in by_size.items():
