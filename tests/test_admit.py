@@ -284,6 +284,22 @@ def test_what_differs_by_client_is_judged_by_that_clients_own_message() -> None:
     assert isinstance(judge.admit(Envelope(1, 0, 1, near)), Refusal)
 
 
+def test_a_running_variance_is_judged_by_its_root_and_never_negative() -> None:
+    model = Architecture("cnn", (1, 8, 8), 3, width=0.25, norm="running").initial(1)
+    name = next(iter(model.statistics)).replace(".mean", ".variance")
+
+    def judged(value: float) -> Admitted | Refusal:
+        sent = replace(model, statistics={**model.statistics, name: torch.full_like(model.statistics[name], value)})
+        gate = Gate(1, 0, Ask(client, [CLIENT], {"model": model}), {CLIENT: Declared(3, 0)})
+        return gate.admit(Envelope(1, 0, CLIENT, Upload(model=sent)))
+
+    # Weights that grow a hundredfold make a variance grow ten thousandfold.
+    assert isinstance(judged(1e5), Admitted)
+    far, negative = judged(1e12), judged(-1e-3)
+    assert isinstance(far, Refusal) and "'model' moved by" in far.reason
+    assert isinstance(negative, Refusal) and negative.reason == f"'model' at {name} is a negative variance"
+
+
 def test_a_client_with_nothing_declared_may_still_weigh_one() -> None:
     empty = Gate(1, 0, ASK, dict.fromkeys(range(5), Declared(0, 0)))
     assert isinstance(empty.admit(Envelope(1, 0, 0, Upload(model=MODEL, weight=1.0))), Admitted)

@@ -61,11 +61,24 @@ class Form:
 
     @cached_property
     def row(self) -> Tensor:
-        return tree.row(self.tree)
+        return self.judged(tree.row(self.tree))
 
     @cached_property
     def norm(self) -> float:
         return _length(self.row)
+
+    @cached_property
+    def variances(self) -> Tensor | None:
+        """Where in a row running variances are, if anywhere."""
+        parts = [leaf.new_full((leaf.numel(),), _is_variance(path)) for path, leaf in self.leaves.items()]
+        return torch.cat(parts).bool() if any(map(_is_variance, self.leaves)) else None
+
+    def judged(self, row: Tensor) -> Tensor:
+        """A row as its distance is measured: a variance grows with the square of the weights, so by its root.
+
+        Of a negative one there is none, and the distance is not finite.
+        """
+        return row if self.variances is None else torch.where(self.variances, row.sqrt(), row)
 
     def row_of(self, sent: Tree) -> Tensor:
         """The numbers of another tree of this form, in the same order."""
@@ -170,9 +183,11 @@ class Gate:
         if not row.numel():
             return
         expected = name in self.expected
-        moved = float(row.abs().max()) if expected else _length(row - form.row)
+        moved = float(row.abs().max()) if expected else _length(form.judged(row) - form.row)
         if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
+        if math.isnan(moved) and (path := _negative_variance(leaves)):
+            raise Refused(f"'{name}' at {path} is a negative variance")
         if expected and moved > (limit := self.expected[name][1] * max(1, declared.total)):
             raise Refused(f"'{name}' has an entry of {moved:.3g}; at most {limit:.3g} is possible")
         if not expected and moved > (limit := self.stretch * (1 + form.norm)):
@@ -183,6 +198,14 @@ def _length(row: Tensor) -> float:
     """Of large float32 numbers the squares are too large for float32; then, and only then, in float64."""
     length = float(torch.linalg.vector_norm(row))
     return length if math.isfinite(length) else float(torch.linalg.vector_norm(row, dtype=torch.float64))
+
+
+def _is_variance(path: str) -> bool:
+    return path.endswith(".variance")
+
+
+def _negative_variance(leaves: Mapping[str, Tensor]) -> str | None:
+    return next((path for path, leaf in leaves.items() if _is_variance(path) and bool((leaf < 0).any())), None)
 
 
 def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:
