@@ -6,7 +6,7 @@ Every method that federates runs two rounds with 2, 10 and 50 branches of eight 
              hub's CPU (orders, reading, gate, sums; the branches' own is taken off), bytes that wait for the gate
              at once, what the run folder and a branch's disk grow by
     here     the simulation: CPU of gate and sums, bytes of the clients' states in the run folder
-    hub      what the number of branches alone costs: the gate's list of who was asked, and the checkpoint's index
+    hub      what the number of branches alone costs: the checkpoint's index
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py                       # some ten minutes on two idle cores
     OMP_NUM_THREADS=1 python benchmarks/scale.py --only semifl,hassle --nodes 2,10
@@ -40,7 +40,6 @@ from flwr.app import Message
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.admit import Gate
 from fedglean.checkpoint import Checkpoints
 from fedglean.config import Config, configure
 from fedglean.data.partition import Split
@@ -52,7 +51,6 @@ from fedglean.deploy.wire import Plan
 from fedglean.engines.here import Here, Kept, Ledger, Visit
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder, commit
-from fedglean.method import Ask, Declared
 from fedglean.methods import METHODS
 from fedglean.run import play_round
 from fedglean.tree import Record
@@ -275,12 +273,7 @@ def peak_memory() -> float:
 
 
 def bookkeeping(count: int) -> dict[str, Any]:
-    """What a number of branches costs whatever the method: the gate of one block, and a checkpoint's index."""
-    ask = Ask(no_client, to=range(count), message={})
-    block = range(16)
-    with clocked() as gate:
-        made = Gate(1, 1, ask, dict.fromkeys(block, Declared(0, 1)))
-        made.seen |= set(ask.to) - set(block)
+    """What a number of branches costs whatever the method: a checkpoint's index."""
     with tempfile.TemporaryDirectory() as scratch:
         checkpoints = Checkpoints(Path(scratch) / "checkpoint")
         entry = {"file": "client-000000-000001.safetensors", "sha256": "0" * 64}
@@ -288,12 +281,7 @@ def bookkeeping(count: int) -> dict[str, Any]:
         with clocked() as index:
             checkpoints.save(1, Record(), {}, set(), {})
         written = size(Path(scratch))
-    return {"branches": count, "gate_of_a_block_ms": gate(), "index_ms": index(), "index_mb": written / 1e6}
-
-
-def no_client(me: Any, message: Any) -> Any:
-    """Never called: only its name is asked for."""
-    yield
+    return {"branches": count, "index_ms": index(), "index_mb": written / 1e6}
 
 
 @contextmanager
@@ -346,11 +334,7 @@ def measured_table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> T
 def extrapolated(large: list[dict[str, Any]], count: int, hub: list[dict[str, Any]]) -> Table:
     """The measured numbers a branch, times so many branches."""
     own = next(each for each in hub if each["branches"] == count)
-    blocks = -(-count // 16)
-    title = (
-        f"{count:,} branches, all asked, multiplied; of the hub CPU, the gate's lists in blocks of 16: "
-        f"{blocks * own['gate_of_a_block_ms'] / 1000:,.1f} s, index: {own['index_ms'] / 1000:,.2f} s"
-    )
+    title = f"{count:,} branches, all asked, multiplied; of the hub CPU, the index: {own['index_ms'] / 1000:,.2f} s"
     table = Table("method", "model", title=title)
     for column in ("GB down", "GB up", "hub CPU s", "hub memory GB", "hub disk GB"):
         table.add_column(column, justify="right")

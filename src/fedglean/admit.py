@@ -122,8 +122,8 @@ class Admitted:
 class Gate:
     """The gate of one exchange: it knows what was asked of whom, and lets each client in once.
 
-    `stretch` bounds how far an upload may move from the message: its distance may be so many times 1 + the norm of
-    what was sent.
+    Of those that were asked it lets in the ones in `declared`; the others answer at a gate of their own. `stretch`
+    bounds how far an upload may move from the message: its distance may be so many times 1 + the norm of what was sent.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Gate:
         self.round, self.number, self.declared, self.stretch = round, number, declared, stretch
         self.sent = {name: Form(tree.trainable(part)) for name, part in ask.message.items() if tree.named(part)}
         self.expected = {name: (Form(expect.tree), expect.bound) for name, expect in ask.expect.items()}
-        self.asked, self.each, self.seen = set(ask.to), ask.each, set[int]()
+        self.asked, self.each, self.seen = ask.asked, ask.each, set[int]()
 
     def admit(self, envelope: Envelope) -> Admitted | Refusal:
         """The upload as it can be added up, or why not."""
@@ -149,7 +149,7 @@ class Gate:
             raise Refused(f"stale: it answers round {envelope.round}, exchange {envelope.ask}")
         if envelope.client not in self.asked:
             raise Refused("this client was not asked")
-        if envelope.client in self.seen:
+        if envelope.client in self.seen or envelope.client not in self.declared:
             raise Refused("duplicate: this client has answered already")
 
     def _read(self, upload: Any, client: int) -> Admitted:

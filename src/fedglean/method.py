@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -211,6 +212,11 @@ class Ask:
     expect: Mapping[str, Expect] = field(default_factory=dict)
     collect: str = "mean"
     purpose: str = "train"
+
+    @cached_property
+    def asked(self) -> frozenset[int]:
+        """Made once: every block's gate looks into it."""
+        return frozenset(self.to)
 
 
 class Upload:

@@ -79,7 +79,7 @@ class Here:
 
     def blocks(self, ask: Ask) -> list[list[int]]:
         """The clients in the blocks in which they are served, and their uploads summed."""
-        clients = sorted(set(ask.to))
+        clients = sorted(ask.asked)
         return [clients[begin : begin + self.block] for begin in range(0, len(clients), self.block)]
 
     def serve_all(
@@ -95,16 +95,12 @@ class Here:
 
 
 class Visit:
-    """A block of clients in an exchange: their parties, and a gate of its own.
-
-    Clients of other blocks answer there: for this gate they have done so.
-    """
+    """A block of clients in an exchange: their parties, and a gate of its own."""
 
     def __init__(self, place: Here, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]) -> None:
         self.place, self.exchange, self.block, self.served = place, exchange, block, Served()
         own = {client: place.federation.declared[client] for client in block}
         self.gate = Gate(exchange.round, exchange.number, exchange.ask, own, place.stretch)
-        self.gate.seen |= set(exchange.ask.to) - set(block)
         self.parties = [self._party(client, states.get(client)) for client in block]
 
     def _party(self, client: int, state: Tree) -> Party:
@@ -152,7 +148,7 @@ class Ledger:
 
     def reply(self) -> tuple[Reply, int]:
         ask = self.exchange.ask
-        clients = set(ask.to)
+        clients = ask.asked
         self._check_quorum(len(clients))
         each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in clients)
         return Reply(self.sums, _templates(ask)), len(clients) * tree.size_in_bytes(dict(ask.message)) + each
