@@ -30,6 +30,8 @@ from fedglean.tree import Tree
 
 #: Batches of statistics at once where the pass over them is compiled.
 ROWS = 16
+#: Images in one forward pass at most: a GPU is full with them, and more only take memory.
+FORWARD = 8192
 
 
 class Stack(Loop):
@@ -101,7 +103,7 @@ class Stack(Loop):
             torch.as_tensor(fold(fold_int(call.key, "view"), own)) for call, own in zip(calls, positions, strict=True)
         ]
         index, store = torch.cat([call.request.images.index for call in calls]), request.images.store
-        size = self.setting.images_at_once
+        size = min(FORWARD, self.setting.images_at_once)
         parts = [
             request.apply(request.models, view(request.view, store[some], own, self.setting.recipe, self.setting.dtype))
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
@@ -132,7 +134,7 @@ class Stack(Loop):
                 by_size.setdefault(len(part), []).append((place, part))
         by_size.pop(1, None)  # one image has no variance
         for size, some in by_size.items():
-            stride = ROWS if self.setting.compile else max(1, self.setting.images_at_once // size)
+            stride = ROWS if self.setting.compile else max(1, min(FORWARD, self.setting.images_at_once) // size)
             for begin in range(0, len(some), stride):
                 yield size, some[begin : begin + stride]
 
