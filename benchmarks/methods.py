@@ -4,6 +4,7 @@
     python benchmarks/methods.py --only semifl,fedmatch --seeds 5
     python benchmarks/methods.py --only hassle,fedmatch,rscfed --set partition=hassle-dirichlet:0.1 --set labels=ALL:10%
     python benchmarks/methods.py --data mnist --data-root DATA --device cuda --model cnn --rounds-share 0.5
+    python benchmarks/methods.py (the same options) --set images=12000 --set compile=true               # a fifth of it
     python benchmarks/methods.py (the same options) --collect --page docs/results/methods-mnist.md  # trains nothing
 
 Every method runs with what it brings along (`Entry.defaults`; on data sets larger than digits with `LARGE` on top), and

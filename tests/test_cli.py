@@ -118,6 +118,14 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run fedavg --labels hub:20", "FedAvg needs clients with labels"),
         ("run --preset semifl/cifar10-250-id", "did you mean 'semifl/cifar10-250-iid'?"),
         ("run --preset semifl/cifar10-250-iid", "the data set 'cifar10' is read from disk"),
+        ("run semifl --data folder", "say where it lies with --data-root FOLDER"),
+        ("run semifl --data-root images", "for images of yours say --data folder"),
+        ("run semifl --device gpu", "There are auto, cpu, cuda."),
+        ("run semifl --workers 2", "add --placement workers"),
+        ("run --preset hassle", "such as hassle/cifar10-10"),
+        ("compare semifl:threshold hub-only", "write it as semifl:threshold=0.8,epochs=2"),
+        ("partition --out who.xyz", "names no kind of picture; write it as who.png"),
+        ("partition --out who", "names no kind of picture; write it as who.png"),
         ("list methds", "unknown list 'methds'; did you mean 'methods'?"),
     ],
 )
@@ -127,6 +135,49 @@ def test_a_mistake_ends_in_one_sentence_and_leaves_nothing_behind(words: str, se
     assert result.stderr.startswith("error: ") and sentence in result.stderr
     assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_of_another_method_are_refused_whole() -> None:
+    Path("mine.toml").write_text(call("config", "hub-only").output)
+    result = call("config", "semifl", "--config", "mine.toml")
+    assert result.exit_code == 2
+    assert "mine.toml has settings of hub-only, not of semifl" in result.stderr
+
+
+def test_a_picture_gets_the_folder_that_it_is_to_lie_in() -> None:
+    assert call("partition", "--out", "new/who.png").exit_code == 0
+    assert Path("new/who.png").is_file()
+
+
+def test_a_misspelt_run_folder_is_told_from_its_neighbour() -> None:
+    Path("runs/first").mkdir(parents=True)
+    for command in ("resume runs/frist", "report runs/frist", "predict runs/frist a.png"):
+        result = call(*command.split())
+        assert result.exit_code == StorageError.exit_code
+        assert result.stderr == "error: there is no folder runs/frist; did you mean runs/first?\n"
+
+
+def test_a_folder_to_label_is_told_from_an_image() -> None:
+    call("run", "hub-only", *QUICK, "--out", "here")
+    result = call("predict", "here", ".")
+    assert result.exit_code == 3
+    assert ". is a folder; name the images in it" in result.stderr
+
+
+def test_a_hub_starts_nothing_without_its_images_or_in_the_folder_of_another_run() -> None:
+    options = ("--branches", "2", "--insecure")
+    result = call("deploy", "hub", "semifl", "--images", "images", *options, "--out", "x")
+    assert (result.exit_code, result.stderr) == (3, "error: there is no folder images\n")
+    Path("images/hub/cat").mkdir(parents=True)
+    result = call(
+        "deploy", "branch", "--images", "images", "--number", "0", "--hub", "a:80", "--state", "x", "--insecure"
+    )
+    assert (result.exit_code, result.stderr) == (3, "error: images is empty; put this party's images there\n")
+    call("run", "hub-only", *QUICK, "--out", "here")
+    result = call("deploy", "hub", "semifl", "--images", ".", *options, "--out", "here")
+    assert result.exit_code == StorageError.exit_code
+    assert "here holds a run without branches" in result.stderr
+    assert not Path("here/flower").exists()
 
 
 def test_a_folder_that_is_no_run_is_refused() -> None:

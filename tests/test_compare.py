@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
 from fedglean import cli
-from fedglean.cli.compare import _named
+from fedglean.cli import compare as commands
+from fedglean.cli.compare import _named, _table
 from fedglean.compare import Comparison, carried_out, compare, planned, resume_comparison
 from fedglean.config import Config
 from fedglean.data.sources import load
@@ -192,16 +194,44 @@ def test_seeds_are_judged_by_students_interval(done: Comparison) -> None:
     gaps = torch.tensor([a.last.accuracy - b.last.accuracy for a, b in pairs], dtype=torch.float64)
     assert gap.mean == pytest.approx(float(gaps.mean()))
     assert gap.high - gap.mean == pytest.approx(12.7062 * float(gaps.std()) / 2**0.5, rel=1e-4)
-    assert gap.over == "2 seeds, so few that it is wide"
+    assert gap.over == "2 seeds (few, so they are wide)"
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"), [(0.01, 0.1, "yes"), (-0.1, -0.01, "no, they did harm"), (-0.1, 0.1, "not shown")]
+    ("low", "high", "word"),
+    [(0.01, 0.1, "yes"), (-0.1, -0.01, "no, they did harm"), (-0.1, 0.1, "too uncertain to say")],
 )
 def test_the_answer_is_yes_only_where_the_interval_says_so(low: float, high: float, word: str) -> None:
     gain = Difference((low + high) / 2, low, high, "6 seeds")
     sentence = answer([Help("semifl", "hub-only", gain)], unlabelled=True)
     assert f"semifl: {word}, " in sentence and "over hub-only" in sentence and "over 6 seeds" in sentence
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_narrow_screen_squeezes_out_no_name_and_no_number(done: Comparison, width: int) -> None:
+    paper = Console(width=width)
+    with paper.capture() as seen:
+        paper.print(_table(done, paper.width))
+    text = seen.get()
+    assert all(row.label in text for row in done.rows) and "…" not in text
+    assert text.count("±") == 1 + 2 * len(done.rows)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_data_that_the_first_method_decides_for_all_are_told() -> None:
+    plan = planned({"semifl": {}, "cell": {"preset": "semifl/cifar10-250-iid"}}, 1, {"rounds": 1})
+    assert "data digits for all, as semifl has it (cell brings cifar10)" in plan.notes
+
+
+def test_an_interrupted_comparison_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(plan: Any, folder: Path, shown: Any) -> None:
+        folder.mkdir()
+        (folder / "compare.json").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "carried_out", stopped)
+    result = call("compare", "semifl", "--out", tmp_path / "both")
+    assert (result.exit_code, result.stderr) == (130, f"stopped; 'fedglean resume {tmp_path / 'both'}' goes on\n")
 
 
 def test_settings_of_one_method_follow_a_colon() -> None:
@@ -221,7 +251,7 @@ def test_the_command_says_it_all_and_goes_on_when_given_again(tmp_path: Path, mo
     first = call(*words)
     assert first.exit_code == 0, first.output
     assert "note: hub-only is added" in first.output and "the best" in first.output
-    assert "Did the unlabelled clients help? In points over hub-only" in first.output
+    assert "Did the unlabelled clients help? semifl: " in first.output and "in points over hub-only" in first.output
     folders = list((tmp_path / "runs").glob("compare-digits-*"))
     assert len(folders) == 1 and (folders[0] / "semifl-threshold=0.3/seed-0/model.safetensors").exists()
     written = (folders[0] / "semifl/seed-0/metrics.jsonl").read_bytes()
@@ -232,3 +262,8 @@ def test_the_command_says_it_all_and_goes_on_when_given_again(tmp_path: Path, mo
     assert (folders[0] / "semifl/seed-0/metrics.jsonl").read_bytes() == written, "nothing was trained again"
     wrong = call("compare", "semifl", "fedavg", "--labels", "hub:20", "--quiet")
     assert wrong.exit_code == ConfigError.exit_code and "FedAvg needs clients with labels" in wrong.stderr
+
+
+def test_rounds_are_counted_in_whole_numbers(done: Comparison) -> None:
+    panel = cost_drawing(done.results).axes[0]
+    assert all(float(tick).is_integer() for tick in panel.get_xticks())

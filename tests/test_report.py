@@ -349,9 +349,17 @@ def test_what_holds_no_run_is_refused_in_a_sentence(tmp_path: Path, command: str
     assert (nowhere.exit_code, empty.exit_code) == (4, 4)
     assert "there is no folder" in nowhere.stderr and "holds no run" in empty.stderr
     (tmp_path / "config.toml").write_text("method = 'semifl'\n")
-    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\nnonsense\n')
-    damaged = call(command, tmp_path)
-    assert damaged.exit_code == 4 and "line 2" in damaged.stderr
+    for line in ("nonsense", "[]", "{}"):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"round": 1}}\n{line}\n')
+        damaged = call(command, tmp_path)
+        assert damaged.exit_code == 4 and "line 2" in damaged.stderr
+
+
+def test_event_files_that_have_no_place_are_a_sentence(made: Made, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").write_text("mine")
+    result = call("tensorboard", made.all / "hub-only", "--out", tmp_path / "file")
+    assert result.exit_code == 4 and "cannot make the folder" in result.stderr
 
 
 def test_the_page_asks_nothing_of_anybody(made: Made, tmp_path: Path) -> None:

@@ -469,3 +469,17 @@ def test_real_svhn_test_digits_have_the_published_digest(real_data: Path) -> Non
         pytest.skip(f"{real_data} has no SVHN in the compact form")
     part = svhn_part("test", {path.name: path for path in (real_data / "svhn").iterdir()}, SVHN_SHEETS["test"])
     assert sha(part.images, part.labels, np.arange(26_032)) == published(real_data)["svhn/test"]["sha256"]
+
+
+def test_some_of_the_images_are_the_same_ones_every_time_and_the_test_set_stays() -> None:
+    whole, some = load("digits"), load("digits", images=100)
+    assert torch.equal(load("digits", images=100).train_images, some.train_images)
+    assert len(some.train_images) == len(some.train_labels) == 100
+    assert torch.equal(some.test_images, whole.test_images)
+    found = (some.train_images[:, None] == whole.train_images[None]).flatten(2).all(-1)
+    assert torch.equal(whole.train_labels[found.int().argmax(1)], some.train_labels) and bool(found.any(1).all())
+
+
+def test_more_images_than_there_are_cannot_be_taken() -> None:
+    with pytest.raises(ConfigError, match="digits has 1437 training images, not 2000"):
+        load("digits", images=2000)

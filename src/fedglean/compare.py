@@ -24,10 +24,9 @@ from fedglean.checkpoint import make_folder, write_whole
 from fedglean.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.data.sources import load
 from fedglean.data.split_file import check_split
 from fedglean.errors import ConfigError, RoundError, StorageError
-from fedglean.experiment import divide_up
+from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
 from fedglean.methods import METHODS
 from fedglean.methods.central import Central
@@ -40,6 +39,7 @@ from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, Row, answer, helped
 
 #: What all have in common, by flag and place in a configuration. Model and rounds may be asked for by one alone.
 SHARED = {
+    "data": "data.name",
     "partition": "split.partition",
     "labels": "split.labels",
     "clients": "split.clients",
@@ -256,8 +256,7 @@ def _advantage(entry: Entry) -> str:
 
 
 def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:
-    root = config.data.root
-    dataset = load(config.data.name, Path(root) if root else None, config.data.allow_partial)
+    dataset = dataset_of(config.data)
     splits = [divide_up(replace(config, seed=seed), dataset) for seed in seeds]
     for split in splits:
         check_split(split, len(dataset.train_images), dataset.train_labels)

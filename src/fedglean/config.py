@@ -35,6 +35,7 @@ class DataConfig:
     name: str = setting("digits", "the data set")
     root: str | None = setting(None, "where it lies on disk")
     allow_partial: bool = setting(False, "go on with a part of a published set")
+    images: int | None = setting(None, "take only so many of the training images", low=1)
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,9 @@ def configure(
     name = _method_name(method, layers)
     if preset is not None and PRESETS[preset].method != name:
         raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave one of them out")
+    brought = layers[-1] if file is not None else {}
+    if brought.get("settings") and brought.get("method", name) != name:
+        raise ConfigError(f"{file} has settings of {brought['method']}, not of {name}; leave them or '{name}' out")
     return resolve(name, *layers, *(_nested(_place(key, value, name), value) for key, value in given.items()))
 
 
@@ -153,7 +157,8 @@ def fingerprint(config: Config) -> str:
     """A name for the result: configurations that share it train the same model and write the same history.
 
     Where a published set lies does not matter, for its pixels are checked; a user's own images are known by their
-    place alone. Code that is not the package's own counts by what it says, wherever it lies.
+    place alone. Code that is not the package's own counts by what it says, wherever it lies. What is not set is left
+    out, so that a key of a later version does not rename the runs of before.
     """
     parts = asdict(config)
     del parts["use"]
@@ -163,6 +168,8 @@ def fingerprint(config: Config) -> str:
     parts["engine"]["placement"] = "here"  # every placement gives the same bits
     if config.data.name in PUBLISHED:
         del parts["data"]["root"]
+    for name in SECTIONS:
+        parts[name] = {key: value for key, value in parts[name].items() if value is not None}
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -339,8 +346,10 @@ def _check_names(config: Config) -> None:
     net_of(config.model.name)
     dealer(config.split.partition)
     of_form("label layout", config.split.labels, LAYOUTS)
+    if config.engine.workers and config.engine.placement == "here":
+        raise ConfigError("engine.workers has no meaning where blocks run in this process; add --placement workers")
     if config.engine.half and not config.engine.compile:
-        raise ConfigError("engine.half works on compiled steps only; add engine.compile = true")
+        raise ConfigError("engine.half works on compiled steps only; add --set compile=true")
 
 
 def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:

@@ -11,6 +11,9 @@ These are the user's business and reach the terminal as one sentence. Anything e
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+FEW, MANY = 3, 50
 
 
 class FedgleanError(Exception):
@@ -44,8 +47,20 @@ class RoundError(FedgleanError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: says what is close, or all there is."""
+    """The error for a misspelt name: says what is close, and all there is where that is little or nothing is close."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
-    return ConfigError(f"unknown {kind} '{name}'; {hint}")
+    if near:
+        others = f" There are {', '.join(names)}." if 1 < len(names) <= FEW else ""
+        return ConfigError(f"unknown {kind} '{name}'; did you mean '{near[0]}'?{others}")
+    if len(names) <= MANY:
+        return ConfigError(f"unknown {kind} '{name}'; known: {', '.join(names)}")
+    some = [each for each in names if each.startswith(name)] or names
+    return ConfigError(f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}")
+
+
+def no_folder(path: Path) -> StorageError:
+    """The error for a folder that is not there: says which one beside it has nearly that name."""
+    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, beside, n=1)
+    return StorageError(f"there is no folder {path}" + (f"; did you mean {path.with_name(near[0])}?" if near else ""))

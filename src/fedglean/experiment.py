@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fedglean.augment import Recipe
-from fedglean.config import Config, EngineConfig, make_method
+from fedglean.config import Config, DataConfig, EngineConfig, make_method
 from fedglean.data.cache import cache_folder
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
@@ -76,7 +76,7 @@ def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] 
     _check_placement(config.engine, device)
     _settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
-    dataset = load(config.data.name, _path(config.data.root), config.data.allow_partial)
+    dataset = dataset_of(config.data)
     configs = [replace(config, seed=seed) for seed in seeds]
     splits = splits or [divide_up(each, dataset) for each in configs]
     for split in splits:
@@ -95,6 +95,11 @@ def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] 
         placement = _placement(settled, federation, executor, evaluator)
         experiments.append(Experiment(settled, method, dataset, split, federation, evaluator, placement))
     return experiments
+
+
+def dataset_of(data: DataConfig) -> Dataset:
+    """What a configuration's data section says."""
+    return load(data.name, _path(data.root), data.allow_partial, images=data.images)
 
 
 def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:

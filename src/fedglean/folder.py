@@ -16,7 +16,7 @@ from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
 from fedglean.engines.here import Kept
-from fedglean.errors import StorageError
+from fedglean.errors import StorageError, no_folder
 from fedglean.evaluate import Predictor
 from fedglean.method import Mixture
 from fedglean.tree import Record
@@ -47,6 +47,8 @@ class RunFolder:
         self.checkpoints = Checkpoints(path / "checkpoint")
         if (path / "seeds.json").is_file():
             raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
+        if not path.exists():
+            raise no_folder(path)
         if not (path / "config.toml").is_file():
             raise StorageError(f"{path} is not a run folder: it has no config.toml")
 
@@ -86,7 +88,8 @@ class RunFolder:
         config = self.config()
         if seal != fingerprint(config):
             what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
-            raise StorageError(f"{what} was changed after the run began; put it back, or start a new run")
+            since = "was changed after the run began, or another version of fedglean began it"
+            raise StorageError(f"{what} {since}; put it back, or start a new run")
 
     def stage(self, progress: Progress, experiment: "Experiment") -> bool:
         """Write the round that was just played; whether there is a checkpoint to commit."""

@@ -62,6 +62,8 @@ def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
             pixels = np.array(image, dtype=np.uint8)
     except FileNotFoundError:
         raise DataError(f"there is no image {path}") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png") from None
     except (UnidentifiedImageError, OSError) as error:
         raise DataError(f"{path} is not an image that can be read ({error})") from error
     return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)

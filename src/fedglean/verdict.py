@@ -27,7 +27,7 @@ LABELS_ALONE = ("hub-only", "fedavg", "fedprox", "fednova", "scaffold", "vrl-sgd
 #: Trained with labels that nobody gave them.
 ALL_LABELS = ("hub-all", "fedavg-all")
 
-FEW, WIDE = 5, ", so few that it is wide"
+FEW, WIDE = 5, " (few, so they are wide)"
 IMAGES = "the test images of one seed: how seeds differ is not in it"
 
 Results = Mapping[str, Sequence[Result]]
@@ -68,9 +68,12 @@ class Help:
 
     @property
     def answer(self) -> str:
-        this = " with this seed" if self.gain.over == IMAGES else ""
-        clear = f"yes{this}" if self.gain.low > 0 else f"no, they did harm{this}" if self.gain.high < 0 else ""
-        return clear or "not shown"
+        return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
+
+
+def judged(low: float, high: float) -> str:
+    """What the interval of a gain says of whether it helped."""
+    return "yes" if low > 0 else "no, they did harm" if high < 0 else "too uncertain to say"
 
 
 def rows(results: Results, best: str, dataset: Dataset) -> tuple[Row, ...]:
@@ -145,4 +148,4 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
     if not found:
         return f"{question} That cannot be said: it takes a method that learns from them and one that does not."
     answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" for each in found)
-    return f"{question} In points over {found[0].floor}, with 95 % intervals over {found[0].gain.over} -- {answers}."
+    return f"{question} {answers}, in points over {found[0].floor} with 95 % intervals over {found[0].gain.over}."

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import ROUNDED
+from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, configuration, ended, means, screen
+from fedglean.cli.shared import Quiet, app, assignment, configuration, means, resumable, screen
 from fedglean.compare import Comparison, carried_out, planned, resume_comparison, title
 from fedglean.config import Config
 from fedglean.errors import ConfigError, RoundError
@@ -64,13 +64,13 @@ def compare(
     folder = out or Path("runs", f"compare-{plan.shared.data.name}-{mark}")
     for note in plan.notes:
         print(f"note: {note}", flush=True)
-    with _resumable(folder):
+    with resumable(folder):
         show_comparison(carried_out(plan, folder, shown(quiet)))
 
 
 def go_on_comparing(folder: Path, quiet: bool) -> None:
     """What `fedglean resume` does with a comparison."""
-    with _resumable(folder):
+    with resumable(folder):
         show_comparison(resume_comparison(folder, shown(quiet)))
 
 
@@ -80,6 +80,8 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
         if word in named:
             raise ConfigError(f"'{word}' is named twice; give one of them a setting of its own, as {word}:rate=0.1")
         name, _, settings = word.partition(":")
+        if settings and "=" not in settings.partition(",")[0]:
+            raise ConfigError(f"'{word}' gives no value to a setting; write it as {name}:threshold=0.8,epochs=2")
         kind = "preset" if name in PRESETS else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
     return named
@@ -106,16 +108,9 @@ def shown(quiet: bool) -> Any:
     return show
 
 
-@contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise ended(f"stopped; the same command, or 'fedglean resume {folder}', goes on", INTERRUPTED) from error
-
-
 def show_comparison(found: Comparison) -> None:
-    screen().print(_table(found))
+    paper = screen()
+    paper.print(_table(found, paper.width))
     for label, reason in found.failed.items():
         print(f"{label} did not come to an end: {reason}")
     print(found.answer)
@@ -127,19 +122,25 @@ def show_comparison(found: Comparison) -> None:
         raise typer.Exit(RoundError.exit_code)
 
 
-def _table(found: Comparison) -> Table:
-    """The last round and the best one apart; the best method by its last round, references left out."""
+def _table(found: Comparison, width: int) -> Table:
+    """The last round and the best one apart; the best method by its last round, references left out.
+
+    On a screen that is too narrow for its lines, what is in brackets goes into a second one.
+    """
     seeds = len(found.plan.seeds)
-    table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
-    for heading in ("", "last round", "best round", "against the best", "sent a seed", "time a seed"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    narrow = width < max(len(row.label) for row in found.rows) + 110
+    box = SIMPLE_HEAD if narrow else ROUNDED
+    table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=box)
+    table.add_column("", overflow="fold")
+    for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed"):
+        table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
     references = [each.label for each in found.plan.entries if each.reference]
     for row in found.rows:
         gap = "the best" if row.label == found.best else str(row.against_best)
         name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
         sent = "-" if row.label in references else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
-        scores = _spread(row.last, seeds), _spread(row.best, seeds)
-        table.add_row(name, *scores, gap, sent, duration(row.seconds))
+        cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)]
+        table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
     over = next((row.against_best.over for row in found.rows if row.against_best), "")
     how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
     table.caption = f"test accuracy in %{how}" + (f"; differences with 95 % intervals over {over}" if over else "")

@@ -11,12 +11,13 @@ from fedglean.deploy.commands import (
     Address,
     HubOptions,
     admitted,
+    is_federation,
     need_flower,
     run_branch,
     run_hub,
     supernode_command,
 )
-from fedglean.errors import ConfigError
+from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.plugins import activate
 
 deploy = typer.Typer(no_args_is_help=True, help="A real federation on Flower: docs/deploy.md walks through one.")
@@ -39,14 +40,17 @@ def deploy_hub(
         list[str] | None, typer.Option(help="A branch's public key, as NUMBER=FILE or in the order of their numbers.")
     ] = None,
     insecure: Insecure = False,
-    deadline: Annotated[float, typer.Option(help="Seconds that a branch has for an answer.")] = 3600,
-    grace: Annotated[float, typer.Option(help="Seconds for the others once a quorum has answered.")] = 600,
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds that a branch has for an answer.")] = 3600,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for the others once a quorum has answered.")] = 600,
     gathering: Annotated[
-        float, typer.Option(help="Seconds to wait for branches: for all at the start, for a quorum later.")
+        float, typer.Option(min=0, help="Seconds to wait for branches: for all at the start, for a quorum later.")
     ] = 600,
 ) -> None:
     """Train with the branches that come: starts Flower's SuperLink and the run, and shows its rounds."""
     _need_keys(keys, insecure)
+    _need_images(images)
+    if (out / "config.toml").exists() and not is_federation(out):
+        raise StorageError(f"{out} holds a run without branches; choose another folder with --out")
     times = {"deadline": deadline, "grace": grace, "gathering": gathering}
     if keys is not None and not admit:
         raise ConfigError("nobody is admitted; name each branch's public key with --admit NUMBER=FILE")
@@ -70,6 +74,7 @@ def deploy_branch(
 ) -> None:
     """Take part with a folder of images, which stays here: starts Flower's SuperNode, again whenever it ends."""
     _need_keys(keys, insecure)
+    _need_images(images)
     _check_device(device)
     activate(None if use is None else str(use))
     authority, key = (keys / "ca.crt", keys / "branch.key") if keys else (None, None)
@@ -81,6 +86,13 @@ def deploy_branch(
 def _need_keys(keys: Path | None, insecure: bool) -> None:
     if (keys is None) != insecure:
         raise ConfigError("say where the keys are with --keys, or that there shall be none with --insecure")
+
+
+def _need_images(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(str(no_folder(folder)))
+    if not any(each.is_file() for each in folder.rglob("*")):
+        raise DataError(f"{folder} is empty; put this party's images there")
 
 
 def _check_device(name: str) -> None:

@@ -8,9 +8,9 @@ import typer
 from torch import Tensor
 
 from fedglean.cli.shared import app, say
-from fedglean.data.sources import load
 from fedglean.deploy.folders import hub_images
 from fedglean.errors import ConfigError, StorageError
+from fedglean.experiment import dataset_of
 from fedglean.export import Answer, Trained, check, need_onnx, read_run, save_onnx, save_state_dict
 from fedglean.folder import RunFolder
 from fedglean.report.terminal import percent
@@ -64,4 +64,4 @@ def _test_images(folder: Path) -> Tensor:
     root = None if data.root is None else Path(data.root)
     if root is not None and (folder / "federation.json").exists():
         return hub_images(root).test_images
-    return load(data.name, root, data.allow_partial).test_images
+    return dataset_of(data).test_images

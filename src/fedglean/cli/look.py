@@ -12,16 +12,15 @@ from rich.table import Table
 from fedglean.augment import STRONG, VIEWS
 from fedglean.cli.shared import Use, app, configured, screen
 from fedglean.config import Config, to_toml
-from fedglean.data.sources import load
 from fedglean.data.split_file import save_split
 from fedglean.errors import unknown
-from fedglean.experiment import divide_up
+from fedglean.experiment import dataset_of, divide_up
 from fedglean.methods import METHODS
 from fedglean.models import NORMS
 from fedglean.plugins import TABLES, activate, brought_by
 from fedglean.predict import predict as judge
 from fedglean.presets import PRESETS
-from fedglean.report.bubbles import bubble_chart, split_table
+from fedglean.report.bubbles import bubble_chart, check_drawable, split_table
 from fedglean.report.terminal import names_table, percent
 
 
@@ -40,8 +39,9 @@ def partition(
     save: Annotated[Path | None, typer.Option(help="Save the split to this file, for --split-file.")] = None,
 ) -> None:
     """Show who holds what."""
-    root = config.data.root
-    dataset = load(config.data.name, Path(root) if root else None, config.data.allow_partial)
+    if out is not None:
+        check_drawable(out)
+    dataset = dataset_of(config.data)
     split = divide_up(config, dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))
     if out is not None:

@@ -19,15 +19,23 @@ from fedglean.config import Config, configure
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.report.terminal import mean_line, progress
 from fedglean.run import OnRound, OnRounds
-from fedglean.seeds import is_group
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
 OUTSIDE = {"method": "name it after 'run'", "preset": "use --preset", "file": "use --config", "use": "write --use"}
 
 
+#: As a newcomer needs them; what is not named here comes last.
+ORDER = ("demo", "run", "resume", "compare", "report", "watch", "predict", "export", "partition", "list", "config",
+         "reproduce", "tensorboard", "deploy")  # fmt: skip
+
+
 class Commands(TyperGroup):
     """The place that all commands' errors pass."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        known = [name for name in ORDER if name in self.commands]
+        return known + [name for name in self.commands if name not in known]
 
     def invoke(self, context: Any) -> Any:
         try:
@@ -172,6 +180,6 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        kept = (folder / "config.toml").exists() or is_group(folder)
+        kept = any((folder / name).exists() for name in ("config.toml", "seeds.json", "compare.json"))
         how = f"'fedglean resume {folder}' goes on" if kept else "nothing was written yet"
         raise ended(f"stopped; {how}", INTERRUPTED) from error

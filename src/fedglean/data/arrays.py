@@ -60,8 +60,10 @@ def _arrays(path: Path) -> Arrays:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zip, zlib and numpy each raise their own
-        raise DataError(f"cannot read {path} as .npz without pickles ({error}); write it with numpy.savez") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}; name an .npz file of numpy.savez") from error
+    except Exception as error:  # zip, zlib and numpy each raise their own, and numpy's speaks of pickles
+        raise DataError(f"cannot read {path} as .npz without pickles; write plain arrays with numpy.savez") from error
     absent = [name for name in _NEEDED if name not in arrays]
     if absent:
         raise DataError(

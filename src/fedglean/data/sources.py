@@ -5,7 +5,7 @@ so that two people who name the same set train on the same pixels.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,24 +36,43 @@ class Source:
     on_disk: bool = False
 
 
-def load(name: str, root: Path | None = None, allow_partial: bool = False, test_fraction: float = 0.2) -> Dataset:
+def load(
+    name: str,
+    root: Path | None = None,
+    allow_partial: bool = False,
+    test_fraction: float = 0.2,
+    images: int | None = None,
+) -> Dataset:
     """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need none).
 
     `allow_partial` accepts a published set of which only some parts are on disk; `test_fraction` is what is held out
-    of a user's folder that has no test set.
+    of a user's folder that has no test set; `images` takes so many of the training images, the same ones in every run.
     """
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     source = DATASETS[name]
     if root is None and source.on_disk:
+        place = "mine.npz" if name == "npz" else "FOLDER"
         raise ConfigError(
-            f"the data set '{name}' is read from disk; say where it lies, or take 'digits', which is built in"
+            f"the data set '{name}' is read from disk; say where it lies with --data-root {place}, "
+            "or take 'digits', which is built in"
         )
+    if root is not None and name == "digits":
+        raise ConfigError(f"digits are built in and nothing of {root} is read; for images of yours say --data folder")
     options: dict[str, Any] = {"allow_partial": allow_partial} if name in PUBLISHED else {}
     options |= {"test_fraction": test_fraction} if name == "folder" else {}
     dataset = source.load(None if root is None else Path(root), **options)
     _check(name, dataset)
-    return dataset
+    return dataset if images is None else _some_of(dataset, images)
+
+
+def _some_of(dataset: Dataset, images: int) -> Dataset:
+    if dataset.given is not None:
+        raise ConfigError(f"in '{dataset.name}' it is given who holds what, so data.images cannot choose; leave it out")
+    if images > (count := len(dataset.train_images)):
+        raise ConfigError(f"{dataset.name} has {count} training images, not {images}; give data.images at most {count}")
+    chosen = order(key(0, "images"), count)[:images].sort().values
+    return replace(dataset, train_images=dataset.train_images[chosen], train_labels=dataset.train_labels[chosen])
 
 
 def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:

@@ -19,7 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from fedglean.checkpoint import make_folder
 from fedglean.data.partition import Split
+from fedglean.errors import ConfigError
 
 Counts = NDArray[np.int64]
 
@@ -43,6 +45,14 @@ def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: P
         _label(axes, holder_names(split), line, rows, columns=len(lines[0]))
     _explain(figure.axes[0], figure.axes[-1], known, hidden)
     figure.savefig(path, dpi=120, bbox_inches="tight")
+
+
+def check_drawable(path: Path) -> None:
+    """Before anything is drawn: a picture's kind is in its ending, and its folder must be there."""
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ConfigError(f"the ending of '{path}' names no kind of picture; write it as {path.with_suffix('.png')}")
+    make_folder(path.parent)
 
 
 def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedglean.report.picture import COLOURS
@@ -59,6 +60,7 @@ def cost_drawing(runs: Mapping[str, Sequence[Result]], title: str = "", alone: C
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlim(left=0)
+    panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[0].set_ylabel("test accuracy in %")
     several = any(len(results) > 1 for results in runs.values())
     figure.suptitle(title + ("  (line: mean of the seeds, band: worst to best)" if several else ""), x=0.01, ha="left")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedglean.checkpoint import make_folder
 from fedglean.errors import ConfigError
 from fedglean.report.gather import gather
 
@@ -20,12 +21,13 @@ def write_events(folders: Sequence[Path], out: Path) -> Path:
     for group in gather(folders):
         for run in group.runs:
             place = out / group.label.replace("/", "_") / f"seed-{run.config.seed}"
+            make_folder(place)
             for old in place.glob("events.out.tfevents.*"):
                 old.unlink()
             with SummaryWriter(str(place)) as writer:
                 for line in run.history:
                     for name, value in scalars(line):
-                        writer.add_scalar(name, value, line["round"] + bool(line["final"]))
+                        writer.add_scalar(name, value, line["round"] + bool(line.get("final")))
     return out
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
-from fedglean.data.sources import load
 from fedglean.data.split_file import check_split
 from fedglean.engines.batches import Setting
 from fedglean.errors import DataError, FedgleanError
 from fedglean.evaluate import logits
+from fedglean.experiment import dataset_of
 from fedglean.report.bubbles import holder_names, holdings
 from fedglean.report.gather import Told
 
@@ -56,7 +56,7 @@ class Examiner:
     def _dataset(self, run: Told) -> Dataset:
         data = run.config.data
         if data not in self.data:
-            self.data[data] = load(data.name, Path(data.root) if data.root else None, data.allow_partial)
+            self.data[data] = dataset_of(data)
         return self.data[data]
 
     def _holders(self, run: Told) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.config import Config
-from fedglean.errors import StorageError
+from fedglean.errors import StorageError, no_folder
 from fedglean.folder import RunFolder
 from fedglean.seeds import is_group
 
@@ -75,7 +75,7 @@ def _told_apart(groups: Sequence[Group], by: Callable[[Group], str]) -> list[Gro
 
 def _found(path: Path) -> list[Group]:
     if not path.is_dir():
-        raise StorageError(f"there is no folder {path}")
+        raise no_folder(path)
     if _holds_runs(path):
         return [_group(path)]
     within = [(label, path / name) for label, name in _labels(path) if _holds_runs(path / name)]
@@ -127,6 +127,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     whole, _, _ = content.rpartition(b"\n")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            yield json.loads(line)
+            told = json.loads(line)
         except ValueError as error:
             raise StorageError(f"{path} is damaged: line {number} is no JSON ({error})") from error
+        if not isinstance(told, dict) or not isinstance(told.get("round"), int):
+            raise StorageError(f"{path} is damaged: line {number} tells of no round")
+        yield told

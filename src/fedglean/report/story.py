@@ -10,7 +10,7 @@ from fedglean.config import Config, make_method
 from fedglean.methods.central import Central
 from fedglean.report.gather import Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, confidence
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, confidence, judged
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def _verdict(label: str, floor: str, mean: float, interval: tuple[float, float] 
         word = "It looks like it" if mean > 0 else "It does not look like it"
         return word, f"{gap}, with one seed. What another seed would give is unknown: repeat both with --seeds 5."
     low, high = (100 * bound for bound in interval)
-    word = "Yes" if low > 0 else "No, they did harm" if high < 0 else "Too uncertain to say"
-    return word, f"{gap} on average; 95 % interval {low:+.1f} to {high:+.1f} points over {seeds} seeds, paired."
+    sentence = f"{gap} on average; 95 % interval {low:+.1f} to {high:+.1f} points over {seeds} seeds, paired."
+    return judged(low, high).capitalize(), sentence
 
 
 def _how(group: Group) -> list[str]:

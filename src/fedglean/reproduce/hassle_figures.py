@@ -10,8 +10,7 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from fedglean.checkpoint import make_folder
-from fedglean.data.sources import load
-from fedglean.experiment import divide_up
+from fedglean.experiment import dataset_of, divide_up
 from fedglean.report.bubbles import bubble_chart
 from fedglean.reproduce.panels import Curves, Figure, Number, Point, Points, Trace, accuracy, keep, report, shown_title
 from fedglean.reproduce.study import Study, Wish
@@ -142,7 +141,7 @@ def _splits(wish: Wish) -> None:
     counts, pictures = {}, {}
     for alpha in one_of(wish.cell, tuple(ALPHAS)):
         config = config_of(Training(f"hassle/cifar10-10{ALPHAS[alpha]}"), wish)
-        dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
+        dataset = dataset_of(config.data)
         split, classes = divide_up(config, dataset), len(dataset.classes)
         pictures[alpha] = wish.out / f"alpha-{alpha}.png"
         bubble_chart(split, dataset.train_labels, dataset.classes, pictures[alpha])

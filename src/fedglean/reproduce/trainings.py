@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from fedglean.config import FLAT, Config, configure
+from fedglean.config import FLAT, Config, DataConfig, configure
 from fedglean.data.partition import Split
-from fedglean.data.sources import PUBLISHED, load
+from fedglean.data.sources import PUBLISHED
 from fedglean.errors import unknown
-from fedglean.experiment import divide_up
+from fedglean.experiment import dataset_of, divide_up
 from fedglean.methods import METHODS
 from fedglean.presets import PRESETS
 from fedglean.report.terminal import mean_line, progress
@@ -78,7 +77,7 @@ def config_of(training: Training, wish: Wish) -> Config:
     preset = PRESETS[training.preset]
     options = {key: value for key, value in wish.options if _concerns(key, preset.method)}
     given: dict[str, Any] = {**_scaled(_dotted(preset.layer), wish.scale), **training.changed}
-    if wish.data_root is not None:
+    if wish.data_root is not None and given["data.name"] != "digits":
         given["data.root"] = str(wish.data_root)
     chosen = {FLAT.get(key, key) for key in options}
     config = configure(preset.method, **{**given, **options})
@@ -117,7 +116,7 @@ def _fitted(labels: str, published: str, config: Config) -> str:
     count, comma, rest = value.partition(",")
     if not count.isdigit():
         return labels
-    images, classes = _size(config.data.name, config.data.root)
+    images, classes = _size(config.data)
     wanted = int(count) * images / PUBLISHED[published].sizes[0]
     if kind == "hub":
         return f"hub:{classes * max(1, round(wanted / classes))}"
@@ -126,9 +125,9 @@ def _fitted(labels: str, published: str, config: Config) -> str:
 
 
 @cache
-def _size(data: str, root: str | None) -> tuple[int, int]:
+def _size(data: DataConfig) -> tuple[int, int]:
     """Training images and classes."""
-    dataset = load(data, None if root is None else Path(root))
+    dataset = dataset_of(data)
     return len(dataset.train_images), len(dataset.classes)
 
 
@@ -148,7 +147,7 @@ def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | N
     """A split a seed, where the figure takes a part of it."""
     if training.part is None:
         return None
-    dataset = load(config.data.name, None if config.data.root is None else Path(config.data.root))
+    dataset = dataset_of(config.data)
     each = [replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)]
     return [training.part.take(divide_up(config, dataset)) for config in each]
 

@@ -110,9 +110,11 @@ function curves() {
     return lineChart(width, { series, against: state.against, rounds, describe, height: width < NARROW ? 280 : 360 });
   };
   const seeds = several ? "Line: mean of the seeds; band: worst to best seed. " : "";
+  const after = data.groups.some((group) => group.runs.some((run) => run.final.some(Boolean)))
+    ? " What a method does once more after its last round is drawn beyond it." : "";
   const choices = [make("legend", {}, "Against"), ...Object.entries(AGAINST).map(radio)];
   return section("Test accuracy, round by round", make("fieldset", { class: "switch screen" }, choices),
-    chart(draw, `${seeds}Dot: best round; number: last round.`, { id: "curves" }));
+    chart(draw, `${seeds}Dot: best round; number: last round.${after}`, { id: "curves" }));
 }
 
 function ends() {
