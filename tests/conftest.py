@@ -1,10 +1,27 @@
-"""Where the published data sets are on this machine, if they are."""
+"""Where the published data sets are on this machine, if they are; and which tests share a process."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+#: Files whose tests run one after the other: each starts many processes, which would wait for each other.
+ALONE = ("test_deploy_processes.py", "test_ray.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker for each of those files. pytest 9.2 and pytest-xdist 3.8 together overlook the mark for it."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.endswith(ALONE) else nodeid
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def data_root() -> Path | None:

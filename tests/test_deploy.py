@@ -12,7 +12,6 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedglean.checkpoint import pack
 from fedglean.config import Config, configure
 from fedglean.deploy.apps import client_app_of
 from fedglean.deploy.branch import Branch
@@ -20,7 +19,7 @@ from fedglean.deploy.flower import Flower
 from fedglean.deploy.local import LocalGrid
 from fedglean.deploy.post import Patience, Post, declared_of, parts_of, reply_to
 from fedglean.deploy.states import States
-from fedglean.deploy.wire import Answer, Malformed, Plan, function_of, read, read_answer, trees_of, written
+from fedglean.deploy.wire import Answer, Malformed, Plan, Question, function_of, read, read_answer, trees_of, written
 from fedglean.engines.here import Kept
 from fedglean.errors import ConfigError, RoundError
 from fedglean.experiment import Experiment, prepare
@@ -164,7 +163,7 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a model": (lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}), "a model"),
     "too large": (lambda body: body + bytes(1 << 26), "bytes, where at most"),
     "deep": (lambda body: _raw('{"dict": [' * 5000), "."),
-    "another letter": (lambda body: pack({}, Question={"classes": []}), "Answer"),
+    "another letter": (lambda body: written(Question([])), "Answer"),
     "a name of ours": (lambda body: written(read(Answer, body, 1 << 30)[0], TAKEN), "keep"),
     "no trees": (lambda body: written(read(Answer, body, 1 << 30)[0]), "."),
 }  # fmt: skip

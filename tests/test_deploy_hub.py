@@ -1,6 +1,7 @@
 """A hub and its branches read their own folders; together they are what a simulation reads from all of them."""
 
 import json
+import socket
 import stat
 import subprocess
 import sys
@@ -16,11 +17,21 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
+from fedglean.checkpoint import write_whole
 from fedglean.cli import app
 from fedglean.config import configure, to_toml
 from fedglean.data.folders import from_folder
+from fedglean.deploy import wire
 from fedglean.deploy.branch import Branch
-from fedglean.deploy.commands import Address, HubOptions, admitted, follow, superlink_command, supernode_command
+from fedglean.deploy.commands import (
+    Address,
+    HubOptions,
+    _wait_until_free,
+    admitted,
+    follow,
+    superlink_command,
+    supernode_command,
+)
 from fedglean.deploy.folders import branch_images, hub_images
 from fedglean.deploy.hub import Hosting, Journal, federate, serve
 from fedglean.deploy.keys import make_branch_key, make_hub_keys, public_key
@@ -135,8 +146,8 @@ def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path:
     assert said.exit_code == ConfigError.exit_code and "choose auto, cpu or cuda" in said.output
 
 
-def test_keys_are_named_or_refused_to_be_named(tmp_path: Path) -> None:
-    hub = ["deploy", "hub", "semifl", "--images", str(tmp_path), "--branches", "2", "--out", str(tmp_path / "run")]
+def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> None:
+    hub = ["deploy", "hub", "semifl", "--images", str(root), "--branches", "2", "--out", str(tmp_path / "run")]
     for more, reason in (([], "or that there shall be none with --insecure"), (["--keys", "k"], "nobody is admitted")):
         said = CliRunner().invoke(app, [*hub, *more])
         assert said.exit_code == ConfigError.exit_code and reason in said.output
@@ -253,6 +264,75 @@ def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None
     assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not come" in bad[-1]["told"]
 
 
+class Replaced(Stopping):
+    """Another hub is started with the run folder before Flower interrupts the app of this one."""
+
+    journal: Path
+
+    def _push(self, message: Message) -> str:
+        try:
+            return super()._push(message)
+        except KeyboardInterrupt:
+            write_whole(self.journal, b"")
+            raise
+
+
+def test_the_last_words_of_a_killed_hubs_app_are_not_for_the_hub_that_was_started_since(
+    root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "hub.json").write_text(json.dumps(vars(hosting(root, tmp_path / "run"))))
+    grid = Replaced(branches(root, tmp_path))
+    grid.round, grid.journal = "2-", tmp_path / "journal.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, tmp_path / "hub.json")
+    assert not _journal(tmp_path)
+
+
+def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = Address("127.0.0.1", other.getsockname()[1])
+        with pytest.raises(ConfigError, match=f"another program listens on {taken}"):
+            _wait_until_free(taken, 0.2)
+    _wait_until_free(taken, 0.2)
+
+
+class Unlike(LocalGrid):
+    """Node 101 runs another version of the package."""
+
+    def answer(self, node: int, message: Message) -> Message:
+        with pytest.MonkeyPatch.context() as patch:
+            if node == 101:
+                patch.setattr(wire, "own_version", lambda: "9.9.9 (methods 00000000)")
+            return super().answer(node, message)
+
+
+def test_a_branch_of_another_version_is_refused_before_it_trains(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    rows: list[list[str]] = []
+    result = federate(Unlike(branches(root, tmp_path)), hosting(root, tmp_path / "run"), said.append, rows.append)
+    theirs, ours = "fedglean 9.9.9 (methods 00000000)", f"fedglean {wire.own_version()}"
+    assert f"it comes from {theirs}, and this is {ours}; install the same" in " ".join(said)
+    assert f"it comes from {ours}, and this is {theirs}; install the same" in caplog.text, "the branch is told as well"
+    assert {row[-1] for row in rows[:2]} == {"branch 1: not there when it was asked"}
+    alone = federate(LocalGrid(branches(root, tmp_path / "a")[:1]), hosting(root, tmp_path / "alone"), print)
+    assert difference(models(alone), models(result)) is None
+
+
+def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(root: Path, tmp_path: Path) -> None:
+    use = Path(__file__).resolve().parents[1] / "examples" / "own_method.py"
+    other = tmp_path / "own_method.py"
+    other.write_text(use.read_text() + "\n")
+    options = {"use": str(use), "model": "mlp", "rounds": 1, "epochs": 1, "active": 1.0, "threshold": 0.2}
+    plan = hosting(root, tmp_path / "run")
+    Path(plan.config).write_text(to_toml(configure("pseudo-avg", device="cpu", **options)))
+    north, south = (replace(each, use=str(file)) for each, file in zip(branches(root, tmp_path), (use, other)))  # noqa: B905
+    rows: list[list[str]] = []
+    federate(LocalGrid([north, south]), plan, print, rows.append)
+    assert rows[0][-1].startswith("branch 1: the file of --use") and rows[0][-1].endswith("copy the hub's here")
+
+
 def test_too_few_branches_give_up_and_the_same_command_goes_on_later(root: Path, tmp_path: Path) -> None:
     plan, said = hosting(root, tmp_path / "run", quorum=1.0), []
     with pytest.raises(RoundError, match=r"branches 1 did not come within 0\.3 s, and 2 of 2 are needed"):
@@ -360,14 +440,15 @@ def test_the_round_table_reads_well_in_a_log() -> None:
 
 
 def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
+    path = tmp_path / "journal.jsonl"
     said: list[str] = []
-    journal.tell("2 of 2 branches")
-    for number in (1, 2):
-        journal.row([f"{number} of 2", *["x"] * 7])
-    journal.end(5, "error: too few")
-    with subprocess.Popen(["sleep", "60"]) as link:
-        assert follow(journal.path, link, said.append) == 5
+    with open(path, "w") as file, subprocess.Popen(["sleep", "60"]) as link:
+        journal = Journal(file)
+        journal.tell("2 of 2 branches")
+        for number in (1, 2):
+            journal.row([f"{number} of 2", *["x"] * 7])
+        journal.end(5, "error: too few")
+        assert follow(path, link, said.append) == 5
         link.kill()
     assert [text.split()[0] for text in said] == ["2", "round", "2", "error:"]
 

@@ -70,8 +70,9 @@ class Branch:
         """What goes wrong is told to the hub, but not in words that may name this branch's files: those are logged."""
         try:
             return work()
-        except Unable as error:
+        except (Unable, Malformed) as error:
             reason = str(error)
+            log.warning("round %d: branch %d could not answer: %s", round, self.number, reason)
         except Exception as error:
             reason = f"{type(error).__name__} at the branch; its own log says more"
             log.exception("round %d: branch %d could not answer", round, self.number)

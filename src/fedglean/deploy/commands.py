@@ -159,6 +159,7 @@ def run_hub(config: Config, options: HubOptions, show: Show) -> int:
     """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit code."""
     need_flower()
     _end_tidily()
+    _wait_until_free(options.listen.near)
     work = options.out.resolve() / "flower"
     home, link_state = work / "home", work / "link"
     shutil.rmtree(link_state, ignore_errors=True)
@@ -271,7 +272,7 @@ class Tools:
         with open(log or os.devnull, "ab") as file:
             output: Any = {"stdout": file, "stderr": subprocess.STDOUT} if log else {}
             process = subprocess.Popen(
-                list(command), env=self.environment, start_new_session=True, preexec_fn=_die_with_parent, **output
+                list(command), env=self.environment, start_new_session=True, preexec_fn=_as_a_child, **output
             )
         try:
             yield process
@@ -351,14 +352,27 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
 def _wait_for(address: Address, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex((address.host, address.port)) == 0:
-                return
+        if _listens(address):
+            return
         if process.poll() is not None:
             raise RoundError(f"the SuperLink ended with status {process.returncode}; is {address} in use?")
         time.sleep(0.1)
     raise RoundError(f"the SuperLink does not listen on {address} after {seconds:g} s")
+
+
+def _wait_until_free(address: Address, seconds: float = 30) -> None:
+    """The link of a hub that was killed listens on until it has ended, and would be taken for the new one."""
+    end = time.monotonic() + seconds
+    while _listens(address):
+        if time.monotonic() > end:
+            raise ConfigError(f"another program listens on {address}; end it, or choose another address with --listen")
+        time.sleep(0.1)
+
+
+def _listens(address: Address) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((address.host, address.port)) == 0
 
 
 def _end_tidily() -> None:
@@ -382,8 +396,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def _die_with_parent() -> None:
-    """Linux alone can be asked for this: a process whose starter was killed is ended too."""
+def _as_a_child() -> None:
+    """A process whose starter was killed is ended too, where it can be asked for: on Linux.
+
+    Flower ends its own by SIGINT, which they would ignore where a script has started this one in the background.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from flwr.serverapp import Grid
@@ -132,24 +132,29 @@ class Enrolled(Federation):
 
 def serve(grid: Grid, path: Path) -> None:
     """What Flower starts: a federation as the file says; what is to be told of it is appended to the journal beside."""
-    journal = Journal(path.with_name("journal.jsonl"))
-    try:
-        hosting = Hosting(**json.loads(path.read_bytes()))
-        result = federate(grid, hosting, journal.tell, journal.row)
-    except FedgleanError as error:
-        journal.end(error.exit_code, f"error: {error}")
-        raise
-    except BaseException as error:
-        journal.end(1, f"{type(error).__name__}: {error}; the SuperLink's log says where")
-        raise
-    journal.end(0, f"run folder: {result.folder}")
+    with open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
+        journal = Journal(file)
+        try:
+            hosting = Hosting(**json.loads(path.read_bytes()))
+            result = federate(grid, hosting, journal.tell, journal.row)
+        except FedgleanError as error:
+            journal.end(error.exit_code, f"error: {error}")
+            raise
+        except BaseException as error:
+            journal.end(1, f"{type(error).__name__}: {error}; the SuperLink's log says where")
+            raise
+        journal.end(0, f"run folder: {result.folder}")
 
 
 class Journal:
-    """Lines for whoever watches: what is told, a round's row of the table, and in the end the exit code."""
+    """Lines for whoever watches: what is told, a round's row of the table, and in the end the exit code.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    The file is the one that was there at the start. Flower interrupts the app of a killed hub only after a while, and
+    its last words are not for the hub that was started meanwhile, which has put a new file into that place.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
 
     def tell(self, sentence: str) -> None:
         self._append({"told": sentence})
@@ -161,8 +166,8 @@ class Journal:
         self._append({"told": sentence, "code": code})
 
     def _append(self, line: dict[str, Any]) -> None:
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
 
 
 def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None) -> Result:

@@ -9,20 +9,24 @@
 | `Answer`      | branch | the upload's trees, weights and report; two counts of pseudo-labels; or why there is none |
 
 Nothing is ever unpickled, nothing that a branch sends chooses code or architecture at the hub, and whatever cannot be
-read is `Malformed`, with the reason.
+read is `Malformed`, with the reason. Every letter names the code that wrote it, and is read by the same code alone: two
+versions that understand each other by chance may still train differently.
 """
 
+import hashlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
-from fedglean import tree
+from fedglean import methods, tree
 from fedglean.augment import Recipe
 from fedglean.checkpoint import pack, unpack
 from fedglean.config import Config, make_method, resolve
@@ -30,6 +34,7 @@ from fedglean.data.dataset import Dataset
 from fedglean.engines.batches import Setting
 from fedglean.errors import FedgleanError
 from fedglean.method import Method, Talk, Upload
+from fedglean.plugins import digests
 from fedglean.tree import Record, Tree
 
 T = TypeVar("T")
@@ -62,18 +67,30 @@ class Plan:
     std: list[float]
     flip: bool
     pad: int
+    additions: list[str]
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset) -> Self:
         own = config.method, dict(config.settings), config.strong, config.engine.dtype, config.engine.threads
         return cls(
-            *own, list(dataset.classes), list(dataset.mean), list(dataset.std), bool(dataset.flip), int(dataset.pad)
+            *own,
+            list(dataset.classes),
+            list(dataset.mean),
+            list(dataset.std),
+            bool(dataset.flip),
+            int(dataset.pad),
+            digests(config.use, {"METHODS": config.method}),
         )
 
     def make_method(self, use: str | None = None) -> Method:
         """The method, its settings checked as those of a user are. Code is never sent: `use` is a file of this side."""
         own = {} if use is None else {"use": use}
-        return make_method(resolve(self.method, {"settings": self.settings, "strong": self.strong, **own}))
+        config = resolve(self.method, {"settings": self.settings, "strong": self.strong, **own})
+        if not set(self.additions) <= set(digests(config.use, {"METHODS": config.method})):
+            raise Unable(
+                f"the file of --use, or the package that brings '{self.method}', is not the hub's; copy the hub's here"
+            )
+        return make_method(config)
 
     def setting(self) -> Setting:
         recipe = Recipe(tuple(self.mean), tuple(self.std), self.flip, self.pad, self.strong)
@@ -140,8 +157,21 @@ class Answer:
     error: str = ""
 
 
+@cache
+def own_version() -> str:
+    """Of the package, with a digest of its methods: between two releases the number alone would say nothing."""
+    code = hashlib.sha256()
+    for path in sorted(Path(methods.__path__[0]).glob("*.py")):
+        code.update(b"\n".join([path.name.encode(), *path.read_bytes().splitlines()]))
+    try:
+        number = version("fedglean")
+    except PackageNotFoundError:  # run from its sources
+        number = "0"
+    return f"{number} (methods {code.hexdigest()[:8]})"
+
+
 def written(letter: Any, content: Tree = None) -> bytes:
-    return pack(content, **{type(letter).__name__: asdict(letter)})
+    return pack(content, **{type(letter).__name__: asdict(letter), "version": own_version()})
 
 
 def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
@@ -150,6 +180,12 @@ def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
         raise Malformed(f"{len(content)} bytes, where at most {limit} were to be expected")
     try:
         body, notes = unpack(content, Path("it"))
+        writer = str(notes.get("version", "without a version"))[:60]
+        if writer != own_version():
+            raise ValueError(
+                f"it comes from fedglean {writer}, and this is fedglean {own_version()}; install the same on the hub "
+                "and on every branch"
+            )
         return _letter(kind, notes[kind.__name__]), body
     except Exception as error:  # whatever a hostile letter trips over
         raise Malformed(_sentence(error)) from error
