@@ -35,7 +35,6 @@ from fedglean.tree import Record
 
 ray = pytest.importorskip("ray", reason="needs fedglean[ray]")
 on_ray = pytest.importorskip("fedglean.engines.on_ray")
-pytestmark = pytest.mark.xdist_group("ray")
 
 #: A hundred clients as unlike as they come; some have no image at all, or none with a label.
 COMMON: dict[str, Any] = {
