@@ -385,6 +385,13 @@ def options(tmp_path: Path, keys: Path | None) -> HubOptions:
     return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, {}, 10, 5, 5)
 
 
+@pytest.mark.parametrize("host", ["not/a/name", "hub.example.org:8000", "", "https://hub"])
+def test_a_certificate_is_made_for_hosts_alone(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigError, match="is neither a host's name nor its address"):
+        make_hub_keys(tmp_path / "hub", [host])
+    assert not (tmp_path / "hub").exists()
+
+
 def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -> None:
     keys = make_hub_keys(tmp_path / "keys", ["localhost"]).folder
     make_branch_key(keys / "branch.key")

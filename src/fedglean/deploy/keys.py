@@ -6,6 +6,7 @@ their owner alone from the moment they exist, and nothing that is there is overw
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -54,6 +55,7 @@ def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKe
     The hub's own machine reaches it as 127.0.0.1, always.
     The authority's own key is forgotten: a new certificate means a new authority.
     """
+    names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
     keys, signer, own = (
         HubKeys(folder),
         ec.generate_private_key(ec.SECP256R1()),
@@ -67,11 +69,8 @@ def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKe
         .sign(signer, hashes.SHA256())
     )
     server = (
-        _builder(_name(hosts[0]), authority, own, days)
-        .add_extension(
-            x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]),
-            critical=False,
-        )
+        _builder(_name("fedglean hub"), authority, own, days)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(signer, hashes.SHA256())
@@ -119,7 +118,10 @@ def _host(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
-        return x509.DNSName(text)
+        if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", text):
+            return x509.DNSName(text)
+        example = "hub.example.org or 10.0.0.7"
+        raise ConfigError(f"'{text}' is neither a host's name nor its address, such as {example}") from None
 
 
 def _builder(
