@@ -61,6 +61,7 @@ class Form:
 
     @cached_property
     def row(self) -> Tensor:
+        """As it is judged."""
         return self.judged(tree.row(self.tree))
 
     @cached_property
@@ -70,8 +71,9 @@ class Form:
     @cached_property
     def variances(self) -> Tensor | None:
         """Where in a row running variances are, if anywhere."""
-        parts = [leaf.new_full((leaf.numel(),), _is_variance(path)) for path, leaf in self.leaves.items()]
-        return torch.cat(parts).bool() if any(map(_is_variance, self.leaves)) else None
+        if not any(map(_is_variance, self.leaves)):
+            return None
+        return torch.cat([leaf.new_full((leaf.numel(),), _is_variance(path)) for path, leaf in self.leaves.items()]) > 0
 
     def judged(self, row: Tensor) -> Tensor:
         """A row as its distance is measured: a variance grows with the square of the weights, so by its root.
