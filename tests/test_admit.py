@@ -237,6 +237,13 @@ def test_an_upload_with_a_wrong_address_is_refused(change: dict[str, int], reaso
     assert [refusal.reason for refusal in reply.refused] == [reason] and same(leaves, without_it[1])
 
 
+def test_a_client_of_another_block_is_not_let_in_here() -> None:
+    gate = Gate(1, 0, Ask(client, range(5), {"model": MODEL}), {CLIENT: Declared(3, 0)})
+    outcome = gate.admit(Envelope(1, 0, CLIENT + 1, Upload(model=MODEL)))
+    assert isinstance(outcome, Refusal) and outcome.reason == "duplicate: this client has answered already"
+    assert isinstance(gate.admit(Envelope(1, 0, CLIENT, Upload(model=MODEL))), Admitted)
+
+
 def test_an_upload_that_comes_twice_counts_once(undisturbed: Any) -> None:
     reply, leaves = played(lambda envelope: [envelope, envelope])
     assert {refusal.reason for refusal in reply.refused} == {"duplicate: this client has answered already"}
