@@ -1,19 +1,19 @@
 """Claim: ten clients as one tensor program train many times faster than one after the other, close to one shared model.
 
 One round of SemiFL as its paper sets it (10 of 100 clients, batch 10, 5 local epochs, three quarters of the images
-confident), phase by phase, under `loop` and `stack` in one run, next to a bound: one shared model that trains on the
-same images in batches ten times as large.
+confident), whole and phase by phase, under `loop` and `stack` in one run, next to a bound: one shared model that trains
+on the same images in batches ten times as large.
 
     python benchmarks/clients.py                                # WRN-28-2 on noise of CIFAR-10's size; wants a GPU
-    python benchmarks/clients.py --compile --half
+    python benchmarks/clients.py --compile --half --seeds 4     # and a whole round of four seeds side by side
     python benchmarks/clients.py --data digits --model cnn      # small enough for a laptop
 
 What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
 
-Prints a table and writes benchmarks/results/clients.json. All phases are warmed up, then each is timed with the device
-synchronised, so phases add up to a little more than a round takes. Under `loop` the clients train one epoch of the
-five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels are the fastest ones, unless
-`--deterministic` asks for those that repeat their last bits.
+Prints a table and writes --out. All phases are warmed up, then each is timed with the device
+synchronised. A whole round is timed by itself: it also has the gate, the sums and the averages. Under `loop` the
+clients train one epoch of the five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels
+are the fastest ones, unless `--deterministic` asks for those that repeat their last bits.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,43 @@ from fedglean.config import configure
 from fedglean.data.images import Images
 from fedglean.engines.batches import Deck, Lane, Setting
 from fedglean.engines.loop import Loop, Party
-from fedglean.engines.stack import Stack
-from fedglean.experiment import Experiment, prepare
-from fedglean.method import Predict, Statistics, Stream, Train
+from fedglean.experiment import Experiment, prepare_seeds
+from fedglean.method import Me, Predict, Statistics, Stream, Talk, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.randomness import bits, order
+from fedglean.run import Run, play_rounds
 
 ACTIVE = range(10)
+ROUND = "a whole round"
 
 
 def main() -> None:
     options = parsed()
     with tempfile.TemporaryDirectory() as folder:
-        experiment = prepare(configuration(options, Path(folder)))
-    phases = measured(experiment, options)
-    show(phases, experiment, options)
+        experiments = prepare_seeds(configuration(options, Path(folder)), range(options.seeds))
+    taken = {field.name: getattr(experiments[0].method, field.name) for field in fields(SemiFL)}
+    method = Confident(**taken, share=options.confident)
+    show(measured([replace(each, method=method) for each in experiments], options), options)
+
+
+@dataclass(frozen=True)
+class Confident(SemiFL):
+    """SemiFL that is sure of a share of each client's images, drawn and not learned."""
+
+    share: float = 0.75
+
+    def fix_and_mix(self, me: Me, model: Any) -> Talk:
+        yield Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
+        return self.drawn(me.unlabelled, model.architecture.classes)
+
+    def drawn(self, images: Images, classes: int) -> dict[str, Stream]:
+        device = images.index.device
+        guess = images.labelled(torch.remainder(bits(0, (len(images),), device), classes))
+        sure = guess.subset(order(0, len(images), device) < self.share * len(images))
+        return {
+            "fix": Stream(sure, view=("strong", "weak"), batch=self.client_batch),
+            "mix": Stream(guess, view="weak", batch=self.client_batch, draw="with-replacement"),
+        }
 
 
 def parsed() -> argparse.Namespace:
@@ -64,8 +86,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--skip-loop", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "clients.json")
     return parser.parse_args()
 
 
@@ -91,45 +115,20 @@ def noise(folder: Path) -> dict[str, str]:
     return {"data": "npz", "data_root": str(folder / "noise.npz")}
 
 
-def requests(experiment: Experiment, confident: float) -> dict[str, list[Any]]:
-    """What the hub and the active clients ask for in one round; which images are confident is drawn, not learned."""
-    method, federation = experiment.method, experiment.federation
-    assert isinstance(method, SemiFL)
-    model = experiment.start().model
+def requests(experiment: Experiment) -> dict[str, list[Any]]:
+    """What the hub and the active clients ask for in one round."""
+    method, federation, state = experiment.method, experiment.federation, experiment.start()
+    assert isinstance(method, Confident)
     pools = [federation.unlabelled[client] for client in ACTIVE]
-    everyone = [Statistics(model, images) for images in (federation.hub, *federation.unlabelled)]
-    sums = Stack(experiment.placement.executor.setting).serve(Statistics(model, federation.hub), 0)
-    sent = model.with_statistics(sums)
+    sums = experiment.placement.executor.serve(Statistics(state.model, federation.hub), 0)
+    sent = state.model.with_statistics(sums)
+    streams = [method.drawn(images, sent.architecture.classes) for images in pools]
     return {
-        "hub": [
-            Train(
-                model,
-                {"labelled": Stream(federation.hub, batch=method.hub_batch)},
-                hub_loss,
-                method.sgd,
-                epochs=method.epochs,
-            )
-        ],
-        "statistics": everyone,
+        "hub": [method.train_at_hub(experiment.hub(1), state)],
+        "statistics": [Statistics(state.model, images) for images in (federation.hub, *federation.unlabelled)],
         "label": [Predict(sent, images, view="weak", threshold=0.95) for images in pools],
-        "train": [training(method, sent, images, confident, client) for client, images in enumerate(pools)],
+        "train": [Train(sent, each, method.loss, method.sgd, epochs=method.epochs) for each in streams],
     }
-
-
-def hub_loss(model: Any, batch: Any, frozen: Any) -> Any:
-    return torch.nn.functional.cross_entropy(model(batch.labelled.images), batch.labelled.label)
-
-
-def training(method: SemiFL, model: Any, images: Images, confident: float, client: int, times: int = 1) -> Train:
-    classes = model.architecture.classes
-    label = torch.remainder(bits(client, (len(images),), images.index.device), classes)
-    guess = images.labelled(label)
-    kept = order(client, len(images), images.index.device) < confident * len(images)
-    streams = {
-        "fix": Stream(guess.subset(kept), view=("strong", "weak"), batch=times * method.client_batch),
-        "mix": Stream(guess, view="weak", batch=times * method.client_batch, draw="with-replacement"),
-    }
-    return Train(model, streams, method.loss, method.sgd, epochs=method.epochs)
 
 
 def shared(work: list[Train]) -> Train:
@@ -160,17 +159,21 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def measured(experiment: Experiment, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Seconds by phase and executor. All of them are warmed up before the first is timed."""
-    setting = experiment.placement.executor.setting
-    stack, loop = Stack(setting), Loop(setting)
-    work = requests(experiment, options.confident)
+    stack, work = experiments[0].placement.executor, requests(experiments[0])
     lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
     stacked = {name: partial(run, stack, some) for name, some in work.items()}
-    stacked["of which augmentation"] = partial(deal, lanes, setting)
-    stacked["test"] = partial(experiment.evaluator.test, {"model": work["label"][0].models})
+    stacked["of which augmentation"] = partial(deal, lanes, stack.setting)
+    stacked["test"] = partial(experiments[0].evaluator.test, {"model": work["label"][0].models})
     stacked["bound: one shared model"] = partial(run, stack, [shared(work["train"])])
+    stacked[ROUND] = partial(whole_round, [Run.new(experiments[0], None)])
+    if len(experiments) > 1:
+        stacked[f"{ROUND}, {len(experiments)} seeds"] = partial(
+            whole_round, [Run.new(each, None) for each in experiments]
+        )
     epochs, work["train"] = work["train"][0].epochs, [replace(each, epochs=1) for each in work["train"]]
+    loop = Loop(stack.setting)
     looped = {} if options.skip_loop else {name: partial(run, loop, some) for name, some in work.items()}
     for warm_up in (*stacked.values(), *looped.values()):
         warm_up()
@@ -178,6 +181,10 @@ def measured(experiment: Experiment, options: argparse.Namespace) -> dict[str, d
     for name, each in looped.items():
         phases[name]["loop"] = timed(each, 1) * (epochs if name == "train" else 1)
     return phases
+
+
+def whole_round(runs: list[Run]) -> None:
+    play_rounds([(each.experiment, each.progress) for each in runs], runs[0].progress.done + 1)
 
 
 def run(executor: Loop, some: list[Any]) -> None:
@@ -198,21 +205,22 @@ def parties(some: list[Any]) -> list[Party]:
     return [Party(f"client {place}", talk(request), place) for place, request in enumerate(some)]
 
 
-def show(phases: dict[str, dict[str, float]], experiment: Experiment, options: argparse.Namespace) -> None:
+def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
     table = Table("phase", "stack s", "loop s", "loop / stack", title=f"{options.model} on {options.data}, {machine()}")
     for name, taken in phases.items():
         loop = taken.get("loop")
         ratio = f"{loop / taken['stack']:.1f}" if loop else ""
         table.add_row(name, f"{taken['stack']:.3f}", f"{loop:.3f}" if loop else "", ratio)
-    summed = [name for name in ("hub", "statistics", "label", "train", "test") if name in phases]
-    table.add_row("round", f"{sum(phases[name]['stack'] for name in summed):.3f}", "", "")
     Console().print(table)
     bound, train = phases["bound: one shared model"]["stack"], phases["train"]["stack"]
     print(f"share of the shared-model bound: {bound / train:.2f}")
-    place = Path(__file__).parent / "results" / "clients.json"
-    place.parent.mkdir(exist_ok=True)
-    facts = {"machine": machine(), "commit": commit(), "options": vars(options), "phases": phases}
-    place.write_text(json.dumps(facts, indent=1) + "\n")
+    if options.seeds > 1:
+        together, alone = phases[f"{ROUND}, {options.seeds} seeds"]["stack"], phases[ROUND]["stack"]
+        print(f"{options.seeds} seeds side by side take {together / (options.seeds * alone):.2f} of the time")
+    options.out.parent.mkdir(exist_ok=True)
+    used = {name: value for name, value in vars(options).items() if name != "out"}
+    facts = {"machine": machine(), "commit": commit(), "options": used, "phases": phases}
+    options.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def machine() -> str:

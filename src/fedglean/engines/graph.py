@@ -33,8 +33,9 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
     # Every signature is one compilation of `run`; torch's limit of eight is there to catch endless ones.
     torch.compiler.assume_constant_result(of_text)  # type: ignore[no-untyped-call]
     limits.recompile_limit, limits.fail_on_recompile_limit_hit = 64, True
-    options: dict[str, Any] = {"force_layout_optimization": True, "post_grad_custom_post_pass": ChannelsLast()}
-    return torch.compile(run, fullgraph=True, dynamic=False, options=options)
+    # Combined, the updates of eighty parameters are a few kernels.
+    layout: dict[str, Any] = {"force_layout_optimization": True, "post_grad_custom_post_pass": ChannelsLast()}
+    return torch.compile(run, fullgraph=True, dynamic=False, options=layout | {"combo_kernels": True})
 
 
 class Program:

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedglean import tree
-from fedglean.augment import view
+from fedglean.augment import for_cuda, view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.graph import fused
@@ -104,8 +103,9 @@ class Stack(Loop):
         ]
         index, store = torch.cat([call.request.images.index for call in calls]), request.images.store
         size = min(FORWARD, self.setting.images_at_once)
+        recipe, dtype = self.setting.recipe, self.setting.dtype
         parts = [
-            request.apply(request.models, view(request.view, store[some], own, self.setting.recipe, self.setting.dtype))
+            request.apply(request.models, for_cuda(view(request.view, store[some], own, recipe, dtype)))
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
@@ -124,7 +124,11 @@ class Stack(Loop):
             found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row], device=device)
             sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
-        return [tree.from_row(empty, own) for own in sums]
+        columns = torch.split(sums, [zero.numel() for zero in empty.values()], dim=1)
+        shaped = [
+            column.reshape(-1, *zero.shape).unbind() for column, zero in zip(columns, empty.values(), strict=True)
+        ]
+        return [dict(zip(empty, own, strict=True)) for own in zip(*shaped, strict=True)]
 
     def _rows_of_equal_size(self, requests: Sequence[Statistics]) -> Iterator[tuple[int, list[tuple[int, Tensor]]]]:
         """(size, [(party, where in the store its images are)]), as many batches at once as memory likes."""
