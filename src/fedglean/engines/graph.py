@@ -92,6 +92,7 @@ class Program:
                 self.place.zero_()
                 self._step()
         torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.empty_cache()  # a capture takes memory of its own, and what the warm-up had is of no use to it
         self.place.zero_()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
