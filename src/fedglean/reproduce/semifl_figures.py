@@ -29,8 +29,8 @@ SPREADS = {"iid": "IID", "dir0.3": "Dir(0.3)", "dir0.1": "Dir(0.1)", "k2": "K = 
 WORDS = {"iid": "IID", "k2": "Non-IID, K = 2"}
 
 #: Fig. 5, read by eye from the authors' picture, to a point.
-_ROUNDS = (1, 50, 100, 200, 400, 600, 800)
-_FIGURE5 = {
+ROUNDS = (1, 50, 100, 200, 400, 600, 800)
+FIGURE5 = {
     "cifar10-250-iid": (25, 49, 60, 71, 79, 85, 88),
     "cifar10-250-dir0.3": (25, 44, 51, 60, 67.5, 70.5, 72),
     "cifar10-250-dir0.1": (25, 44, 51, 57, 60.5, 62, 60),
@@ -44,7 +44,7 @@ _FIGURE5 = {
 
 def _trace(preset: str) -> Trace:
     training = Training(f"semifl/{preset}")
-    printed: dict[Number, float] = dict(zip(_ROUNDS, _FIGURE5.get(preset, ()), strict=False))
+    printed: dict[Number, float] = dict(zip(ROUNDS, FIGURE5.get(preset, ()), strict=False))
     printed.update(training.published)
     return Trace(training, accuracy(), printed)
 
