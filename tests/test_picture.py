@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
+from fedglean.config import configure
 from fedglean.report.picture import curves, drawing, spaced
 from fedglean.report.terminal import comparison, duration, names_table, progress, result_table, size
 from fedglean.result import Score
@@ -131,7 +132,7 @@ def line(round: int, **more: Any) -> dict[str, Any]:
 
 def test_where_nobody_watches_a_run_says_five_lines() -> None:
     console = Console(file=io.StringIO(), width=200)
-    with progress(console, "semifl", 50) as on_round:
+    with progress(console, "semifl", configure("semifl", rounds=50)) as on_round:
         for number in range(1, 51):
             on_round(line(number))
         on_round(line(50, final=True))
@@ -143,15 +144,27 @@ def test_where_nobody_watches_a_run_says_five_lines() -> None:
 
 def test_a_terminal_gets_one_live_line_and_a_quiet_run_none() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    with progress(console, "semifl", 2) as on_round:
+    with progress(console, "semifl", configure("semifl", rounds=2)) as on_round:
         on_round(line(1))
         on_round({"round": 2})
     assert "2/2" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "accuracy 50.0 %" in console.file.getvalue()  # type: ignore[attr-defined]
     silent = Console(file=io.StringIO())
-    with progress(silent, "semifl", 1, quiet=True) as on_round:
+    with progress(silent, "semifl", configure("semifl", rounds=1), quiet=True) as on_round:
         on_round(line(1))
     assert silent.file.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, clock = Console(file=io.StringIO(), width=200), iter([0.0, 0.0, 90.0, 180.0, 182.0, 184.0, 186.0])
+    monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: next(clock, 186.0))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with progress(console, "semifl", configure("semifl", rounds=25, compile=True)) as on_round:
+        for number in range(1, 6):
+            on_round(line(number))
+    first, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first == "semifl: compiling, which takes minutes"
+    assert "round 5/25" in last and "40 s left" in last
 
 
 @pytest.mark.parametrize(

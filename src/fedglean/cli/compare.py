@@ -102,7 +102,7 @@ def shown(quiet: bool) -> Any:
     @contextmanager
     def show(label: str, config: Config, seeds: int) -> Iterator[OnRounds]:
         name = label + (f", {seeds} seeds" if seeds > 1 else "")
-        with progress(Console(stderr=True), name, config.rounds, quiet) as on_round:
+        with progress(Console(stderr=True), name, config, quiet) as on_round:
             yield means(on_round)
 
     return show

@@ -158,7 +158,7 @@ def say(text: str) -> None:
 @contextmanager
 def rounds_shown(config: Config, seeds: int, quiet: bool) -> Iterator[OnRounds]:
     name = config.method + (f", {seeds} seeds" if seeds > 1 else "")
-    with progress(Console(stderr=True), name, config.rounds, quiet) as on_round:
+    with progress(Console(stderr=True), name, config, quiet) as on_round:
         yield means(on_round)
 
 

@@ -104,7 +104,7 @@ def demo(
     for label, options in DEMO.items():
         config = configure(data="digits", clients=20, **options)
         folder = _emptied(out / config.method)
-        with progress(Console(stderr=True), f"{label:<11}", config.rounds, quiet) as on_round:
+        with progress(Console(stderr=True), f"{label:<11}", config, quiet) as on_round:
             runs[label] = train_seeds(config, seeds, folder, means(on_round)).results
     title = "Test accuracy on digits" + (f", mean of {seeds} seeds (worst-best)" if seeds > 1 else "")
     screen().print(comparison(runs, title))

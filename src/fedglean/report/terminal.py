@@ -4,16 +4,20 @@ Where nobody watches (a pipe, a log file) the live line becomes a few plain ones
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, Protocol
 
+import torch
 from rich.box import ROUNDED
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from fedglean.config import Config
 
 Line = Mapping[str, Any]
 OnRound = Callable[[dict[str, Any]], None]
@@ -44,15 +48,19 @@ class Result(Protocol):
 
 
 @contextmanager
-def progress(console: Console, label: str, rounds: int, quiet: bool = False) -> Iterator[OnRound]:
+def progress(console: Console, label: str, config: Config, quiet: bool = False) -> Iterator[OnRound]:
     """A function to be told of each round, which shows it for as long as the context lasts."""
+    compiles = config.engine.compile and torch.cuda.is_available()
+    start = "compiling, which takes minutes" if compiles else "starting"
     if quiet:
         yield lambda line: None
     elif console.is_terminal:
         with _bar(console) as bar:
-            yield _live(bar, label, rounds)
+            yield _live(bar, bar.add_task(label, total=config.rounds, state=start), config.rounds)
     else:
-        yield _plain(console, label, rounds)
+        if compiles:
+            console.print(f"{label}: {start}", highlight=False, soft_wrap=True)
+        yield _plain(console, label, config.rounds)
 
 
 def _bar(console: Console) -> Progress:
@@ -63,8 +71,7 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def _live(bar: Progress, label: str, rounds: int) -> OnRound:
-    task = bar.add_task(label, total=rounds, state="starting")
+def _live(bar: Progress, task: TaskID, rounds: int) -> OnRound:
     told = _teller(rounds)
 
     def on_round(line: dict[str, Any]) -> None:
@@ -89,20 +96,22 @@ def _plain(console: Console, label: str, rounds: int) -> OnRound:
 
 
 def _teller(rounds: int) -> Callable[[Line], str]:
-    """Puts a round into words; remembers the last accuracy for rounds without a test, and when the first round came.
+    """Puts a round into words; remembers the last accuracy for rounds without a test.
 
-    Time left is counted from the first round told, so that a resumed run is not taken for a fast one.
+    Time left follows from the median of the last rounds: the first ones may compile for minutes.
     """
-    began, first, accuracy = time.monotonic(), 0, ""
+    began, accuracy, taken = time.monotonic(), "", deque[float](maxlen=20)
 
     def tell(line: Line) -> str:
-        nonlocal first, accuracy
-        first = first or line["round"]
+        nonlocal began, accuracy
+        now = time.monotonic()
+        taken.append(now - began)
+        began = now
         if line.get("accuracy"):
             accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
         share = line.get("pseudo", {}).get("confident_share")
         confident = "" if share is None else f"confident {percent(share)}"
-        left = (time.monotonic() - began) / (line["round"] - first + 1) * (rounds - line["round"])
+        left = median(taken) * (rounds - line["round"])
         remaining = f"{duration(left)} left" if line["round"] < rounds else ""
         return ", ".join(filter(None, (accuracy, confident, remaining)))
 

@@ -134,7 +134,7 @@ def _size(data: DataConfig) -> tuple[int, int]:
 def trained(training: Training, wish: Wish) -> list[Result]:
     """Its results, one a seed; what is not done yet is done now."""
     config, folder = config_of(training, wish), wish.out / "runs" / training.name
-    with progress(Console(stderr=True), training.name, config.rounds, wish.quiet) as on_round:
+    with progress(Console(stderr=True), training.name, config, wish.quiet) as on_round:
 
         def told(lines: list[dict[str, Any]]) -> None:
             on_round(mean_line(lines) if len(lines) > 1 else lines[0])
