@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
 from fedglean import image_ops
-from fedglean.augment import STRONG, VIEWS, Recipe, _draw, _rotation, _strong, _weak, _where, view
+from fedglean.augment import STRONG, VIEWS, Recipe, _draw, _rotation, _strong, _weak, _where, channels_last, view
 from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import bits, fold, uniform
 
@@ -412,3 +412,12 @@ def test_images_of_the_wrong_kind_are_refused() -> None:
     for wrong, its_keys in ((images.float(), keys), (images[0], keys), (images[:, :1], keys), (images, keys[:3])):
         with pytest.raises(DataError):
             view("plain", wrong, its_keys, COLOUR)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_in_channels_last_are_the_same_and_what_is_computed_of_them_stays_so(channels: int) -> None:
+    images = torch.randn(4, channels, 6, 6, generator=torch.Generator().manual_seed(0))
+    turned = channels_last(images)
+    assert torch.equal(turned, images)
+    convolved = torch.nn.functional.conv2d(turned, torch.ones(8, channels, 3, 3))
+    assert convolved.is_contiguous(memory_format=torch.channels_last)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedglean.augment import for_cuda, view
+from fedglean.augment import channels_last, view
 from fedglean.data.federation import Truth
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Setting
@@ -24,7 +24,7 @@ def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
     unused = torch.zeros(len(images), dtype=torch.long, device=images.device)
     with torch.no_grad():
         parts = [
-            predictor.evaluate(for_cuda(view("plain", part, keys, setting.recipe, setting.dtype)))
+            predictor.evaluate(channels_last(view("plain", part, keys, setting.recipe, setting.dtype)))
             for part, keys in zip(torch.split(images, batch), torch.split(unused, batch), strict=True)
         ]
     return torch.cat(parts)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.augment import view
+from fedglean.augment import channels_last, view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Setting, batches
 from fedglean.engines.signature import signature_of
@@ -21,9 +21,6 @@ from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
 Observer = Callable[[Predictions], None]
-
-#: In which a CPU convolves fastest.
-CPU_ORDER = torch.channels_last
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class Loop:
         )
 
     def _train(self, request: Train, key: int) -> Trained:
-        models, memory = _laid_out(tree.trainable(request.models), CPU_ORDER), request.start_memory()
+        models, memory = _laid_out(tree.trainable(request.models), channels_last), request.start_memory()
         leaves, structure = pytree.tree_flatten((models, memory))
         state: Sequence[Tensor] = leaves
         frozen = pytree.tree_leaves(dict(request.frozen))
@@ -148,11 +145,11 @@ class Loop:
             if signature not in self.steps:
                 self.steps[signature] = Step(request.stepper(), models, memory, batch, dict(request.frozen))
             step = self.steps[signature]
-            new = step(state, pytree.tree_leaves(_laid_out(batch, CPU_ORDER)), frozen)
+            new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
             state, metrics = new[: len(state)], dict(zip(step.names, new[len(state) :], strict=True))
             totals = {name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()}
         means = {name: float(total) / max(1, request.length) for name, total in totals.items()}
-        models, memory = _laid_out(pytree.tree_unflatten(state, structure), torch.contiguous_format)
+        models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
         return Trained(models, memory, request.length, means)
 
     def _predict(self, request: Predict, key: int, observe: Observer | None) -> Any:
@@ -161,7 +158,7 @@ class Loop:
             keys = fold(fold_int(key, "view"), position)
             pixels = request.images.pixels(position)
             made = view(request.view, pixels, keys, self.setting.recipe, self.setting.dtype)  # type: ignore[arg-type]
-            parts.append(request.apply(request.models, made))
+            parts.append(request.apply(request.models, channels_last(made)))
         output = torch.cat(parts) if parts else self._nothing(request)
         if request.apply is not probabilities:
             return output
@@ -181,17 +178,18 @@ class Loop:
                 continue  # one image has no variance
             pixels = request.images.pixels(position)
             made = view("plain", pixels, position, self.setting.recipe, self.setting.dtype)
-            sums = tree.add(sums, request.model.record(made))
+            sums = tree.add(sums, request.model.record(channels_last(made)))
         return sums
 
 
-def _laid_out(part: Tree, order: torch.memory_format) -> Tree:
+def _laid_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:
     """Images and kernels in another order in memory. The order shows in last bits, so none is left behind."""
+    return tree.map(lambda leaf: order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf, part)
 
-    def turned(leaf: Tensor) -> Tensor:
-        return leaf.contiguous(memory_format=order) if leaf.dim() == 4 and not leaf.is_cuda else leaf
 
-    return tree.map(turned, part)
+def _usual(leaf: Tensor) -> Tensor:
+    """In the usual order; `contiguous` would leave the strides of a single channel as they are."""
+    return leaf.reshape(-1).reshape(leaf.shape)
 
 
 def _slices(index: Tensor, batch: int) -> Sequence[Tensor]:

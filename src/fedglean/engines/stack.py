@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedglean.augment import for_cuda, view
+from fedglean.augment import channels_last, view
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.graph import fused
@@ -105,7 +105,7 @@ class Stack(Loop):
         size = min(FORWARD, self.setting.images_at_once)
         recipe, dtype = self.setting.recipe, self.setting.dtype
         parts = [
-            request.apply(request.models, for_cuda(view(request.view, store[some], own, recipe, dtype)))
+            request.apply(request.models, channels_last(view(request.view, store[some], own, recipe, dtype)))
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
