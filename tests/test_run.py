@@ -17,6 +17,7 @@ from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.evaluate import Evaluator, Tally, logits
 from fedglean.experiment import prepare
 from fedglean.folder import RunFolder
+from fedglean.models import Model
 from fedglean.predict import predict
 from fedglean.result import Result, Score
 from fedglean.run import resume, run
@@ -144,6 +145,23 @@ def test_pseudo_labels_are_judged_where_the_truth_is_known() -> None:
     watcher.watch(Predictions(images, rows, 0.85))
     assert watcher.pseudo() == pytest.approx({"accuracy": 2 / 3, "confident_share": 1 / 3, "confident_accuracy": 1.0})
     assert watcher.pseudo() == {} and watcher.tally == Tally()
+
+
+def test_mixtures_are_tested_as_they_predict_and_each_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = prepare(configure("hassle", rounds=1))
+    predictors = experiment.method.predictors(experiment.start())
+    it, runs = experiment.evaluator, list[Model]()
+
+    def noted(predictor: Model, *rest: Any) -> torch.Tensor:
+        runs.append(predictor)
+        return logits(predictor, *rest)
+
+    monkeypatch.setattr("fedglean.evaluate.logits", noted)
+    accuracy = it.test(predictors)["accuracy"]
+    assert len(runs) == 4 and len(accuracy) == 3
+    for name, predictor in predictors.items():
+        right = logits(predictor, it.test_images, it.setting).argmax(-1) == it.test_labels
+        assert accuracy[name] == pytest.approx(float(right.double().mean()))
 
 
 def as_png(picture: torch.Tensor, path: Path) -> Path:

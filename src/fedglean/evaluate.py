@@ -78,13 +78,21 @@ class Evaluator:
     def test(self, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, Any]]:
         """Accuracy, loss and accuracy by class of each predictor on the whole test set."""
         results: dict[str, dict[str, Any]] = {"accuracy": {}, "loss": {}, "per_class": {}}
+        seen: dict[int, Tensor] = {}  # by model: mixtures share theirs
         for name, predictor in predictors.items():
-            output = logits(predictor, self.test_images, self.setting).double()
+            output = self._output(predictor, seen).double()
             right = (output.argmax(-1) == self.test_labels).double()
             results["accuracy"][name] = float(right.mean())
             results["loss"][name] = float(F.cross_entropy(output, self.test_labels))
             results["per_class"][name] = _by_class(right, self.test_labels, output.shape[-1])
         return results
+
+    def _output(self, predictor: Predictor, seen: dict[int, Tensor]) -> Tensor:
+        if isinstance(predictor, Mixture):
+            return predictor.mixed([self._output(model, seen) for model in predictor.models])
+        if id(predictor) not in seen:
+            seen[id(predictor)] = logits(predictor, self.test_images, self.setting)
+        return seen[id(predictor)]
 
 
 def _by_class(right: Tensor, labels: Tensor, classes: int) -> list[float | None]:

@@ -336,8 +336,11 @@ class Mixture:
 
     def evaluate(self, images: Tensor) -> Tensor:
         """Logits in a test."""
-        logits = [weight * model.evaluate(images) for model, weight in zip(self.models, self.weights, strict=True)]
-        return torch.stack(logits).sum(0)
+        return self.mixed([model.evaluate(images) for model in self.models])
+
+    def mixed(self, logits: Sequence[Tensor]) -> Tensor:
+        """Those of its models in one."""
+        return torch.stack([weight * own for own, weight in zip(logits, self.weights, strict=True)]).sum(0)
 
 
 pytree.register_pytree_node(
