@@ -10,10 +10,10 @@ on the same images in batches ten times as large.
 
 What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
 
-Prints a table and writes --out. All phases are warmed up, then each is timed with the device
-synchronised. A whole round is timed by itself: it also has the gate, the sums and the averages. Under `loop` the
-clients train one epoch of the five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels
-are the fastest ones, unless `--deterministic` asks for those that repeat their last bits.
+Prints a table and writes --out. All phases are warmed up, then each is timed with the device synchronised. A whole
+round is timed by itself: it also has the gate, the sums and the averages. Under `loop` the clients train one epoch of
+the five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels are the fastest ones, unless
+`--deterministic` asks for those that repeat their last bits.
 """
 
 import argparse

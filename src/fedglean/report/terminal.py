@@ -50,7 +50,7 @@ class Result(Protocol):
 @contextmanager
 def progress(console: Console, label: str, config: Config, quiet: bool = False) -> Iterator[OnRound]:
     """A function to be told of each round, which shows it for as long as the context lasts."""
-    compiles = config.engine.compile and torch.cuda.is_available()
+    compiles = config.engine.compile and config.engine.device != "cpu" and torch.cuda.is_available()
     start = "compiling, which takes minutes" if compiles else "starting"
     if quiet:
         yield lambda line: None
