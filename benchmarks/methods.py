@@ -99,8 +99,8 @@ LARGE: dict[str, dict[str, Any]] = {
     "hub-only": {"labels": "hub:100", "clients": 100},
     "hub-all": {"clients": 100, "batch": 250},
     "hassle": {
-        **{"labels": "ALL:10%", "partition": "hassle-dirichlet:0.1", "active": 0.4, "batch": 64},
-        **{"residual_steps": 10, "proximity_weight": 0.001, "rate": 0.01},
+        **{"labels": "ALL:10%", "partition": "hassle-dirichlet:0.1", "active": 0.4, "batch": 32},
+        **{"residual_steps": 10, "proximity_weight": 0.1},
     },
     **dict.fromkeys(("fedsem", "fed-mt", "fedavg"), _TEN_OF_TWO),
     **dict.fromkeys(("fed-shvr", "fed-pseudo"), _SHIFTED),
