@@ -18,7 +18,7 @@ Accuracy is the mean over a seed's last five tests, for single rounds swing. The
 same seed; its uncertainty is the half-width of the 95 % t-interval of the mean over seeds, wide for three of them.
 
 Runs lie below --runs and are resumed or taken as they are: a command that was killed goes on where it was, and
---collect makes the tables of what is finished. Remove that folder after a change to a method. Prints a page in
+--collect makes the tables of what is finished, for which each one's facts.json is enough. Remove that folder after a change to a method. Prints a page in
 Markdown, progress on stderr, and writes JSON to --out.
 """
 
@@ -82,7 +82,7 @@ _MANY_CLIENTS = {"clients": 100, "active": 0.1}
 _AT_HUB = {**_MANY_CLIENTS, "labels": "hub:100"}
 _TEN_EACH = {"labels": "each:10", "clients": 10}
 _FIVE_EACH = {"labels": "each:5", "clients": 20}
-# At their own rate of 0.1 both stood at 10 % for ten of thirty rounds.
+# At their own rate of 0.1 both hardly learned anything in ten of thirty rounds.
 _SHORT_VISITS = {**_FIVE_EACH, "epochs": 1, "rate": 0.01}
 _TEN_OF_TWO = {"labels": "mismatch-digits:10", "clients": 10}
 _SHIFTED = {**_TEN_OF_TWO, "perturb": "shift"}
@@ -198,7 +198,7 @@ def trained(config: Config, seeds: int, folder: Path, only_finished: bool = Fals
     """One method's failure is told in its row and on stderr, and the others go on."""
     kept = folder / "facts.json"
     if kept.exists():
-        return dict(json.loads(kept.read_text()))
+        return json.loads(kept.read_text())
     if only_finished:
         return {"error": "not finished"}
     try:
