@@ -18,8 +18,8 @@ Accuracy is the mean over a seed's last five tests, for single rounds swing. The
 same seed; its uncertainty is the half-width of the 95 % t-interval of the mean over seeds, wide for three of them.
 
 Runs lie below --runs and are resumed or taken as they are: a command that was killed goes on where it was, and
---collect makes the tables of what is finished, for which each one's facts.json is enough. Remove that folder after a change to a method. Prints a page in
-Markdown, progress on stderr, and writes JSON to --out.
+--collect makes the tables of what is finished, for which each one's facts.json is enough. Remove that folder after a
+change to a method. Prints a page in Markdown, progress on stderr, and writes JSON to --out.
 """
 
 import argparse
