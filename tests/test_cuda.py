@@ -123,3 +123,12 @@ def test_a_stack_too_wide_for_memory_is_cut() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert stack.widest is not None and stack.widest < len(COUNTS)
     assert apart(reference(torch.float64), got) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["semifl", "fed-shvr"])
+def test_two_processes_on_gpus_give_what_one_gives(method: str) -> None:
+    options: dict[str, Any] = {"clients": 6, "block": 2, "rounds": 2, "epochs": 1, "dtype": "float64"}
+    options |= {"labels": "hub:100" if method == "semifl" else "fraction:0.1", "device": "cuda", "executor": "stack"}
+    here, there = (run(configure(method, **options, **more)) for more in ({}, {"placement": "workers", "workers": 2}))
+    ours, theirs = (tree.row(result.predictors["model"].parameters).cpu() for result in (here, there))
+    assert float((ours - theirs).abs().max() / ours.abs().max()) < 1e-10

@@ -22,6 +22,7 @@ from fedglean import tree
 from fedglean.config import Config, configure, fingerprint
 from fedglean.engines.here import Here, Kept
 from fedglean.engines.loop import PartyError
+from fedglean.engines.servant import without_images
 from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.experiment import Experiment, prepare
@@ -106,7 +107,7 @@ def test_what_listens_beyond_this_machine_is_said_when_it_is_started(cluster: st
 
 def test_neither_the_truth_nor_the_labels_of_the_hub_travel() -> None:
     experiment = prepare(small("hassle"))
-    bare = on_ray.without_images(experiment.placement)
+    bare = without_images(experiment.placement)
     sent = on_ray.unpacked(on_ray.packed(bare))
     assert len(sent.federation.hub) == 0 and sent.federation.hub.label is None
     assert all(part.label is None and not part.store.numel() for part in sent.federation.unlabelled)

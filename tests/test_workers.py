@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedglean import tree
 from fedglean.config import Config, configure, fingerprint
 from fedglean.engines.here import Here, Kept, Served
 from fedglean.engines.loop import PartyError
+from fedglean.engines.on_gpus import GpuPool
 from fedglean.engines.pool import cores, packed
 from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
@@ -28,6 +30,7 @@ from fedglean.folder import Progress, RunFolder
 from fedglean.method import Me, Predict
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
+from fedglean.plugins import activate
 from fedglean.run import Run, play, resume, run
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
@@ -285,8 +288,17 @@ def test_what_workers_cannot_do_is_refused_before_any_work() -> None:
         prepare(small(placement="workers", threads=2))
     with pytest.raises(ConfigError, match=r"engine.workers must be at least 0, not -1"):
         small(workers=-1)
-    with pytest.raises(ConfigError, match="one process a GPU is not there yet"):
-        check_workers(torch.device("cuda"), 1)
+    with pytest.raises(ConfigError, match="take placement 'workers' for a process a GPU"):
+        check_workers(torch.device("cuda"), 1, "ray")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_that_begin_afresh_give_the_bits_of_here(method: str) -> None:
+    # Those of GPUs; where there is none, they compute as the others do.
+    first = partial(activate, None)
+    config = small(method)
+    afresh = under(config, Workers, workers=2, crew=partial(GpuPool, first))
+    assert everything(afresh) == everything(under(config, Here))
 
 
 def test_a_forked_copy_of_a_pool_ends_nobody() -> None:

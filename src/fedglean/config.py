@@ -65,7 +65,7 @@ class EngineConfig:
         "auto", "clients one by one, stacked as one tensor program, or as measured", choices=("auto", "loop", "stack")
     )
     placement: str = setting("here", "where blocks run", choices=("here", "workers", "ray"))
-    workers: int = setting(0, "processes; 0 is one a core, on ray one a CPU of the cluster", low=0)
+    workers: int = setting(0, "processes; 0 is one a core, on CUDA one a GPU, on ray one a CPU of the cluster", low=0)
     device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
     compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")

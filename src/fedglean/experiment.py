@@ -22,6 +22,7 @@ from fedglean.engines.auto import faster
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Here
 from fedglean.engines.loop import Loop
+from fedglean.engines.on_gpus import GpuPool
 from fedglean.engines.pool import Crew, Pool
 from fedglean.engines.stack import Stack
 from fedglean.engines.workers import Workers, check_workers
@@ -134,11 +135,18 @@ def _placement(config: Config, federation: Federation, executor: Loop, evaluator
 
 
 def _crew(config: Config) -> Callable[[], Crew]:
-    if config.engine.placement == "workers":
-        return Pool
-    from fedglean.engines.on_ray import RayCrew
+    engine = config.engine
+    if engine.placement == "ray":
+        from fedglean.engines.on_ray import RayCrew
 
-    return partial(RayCrew, partial(activate, config.use))
+        return partial(RayCrew, partial(activate, config.use))
+    return Pool if _device(engine.device).type == "cpu" else partial(GpuPool, partial(_begun_afresh, config))
+
+
+def _begun_afresh(config: Config) -> None:
+    """What a process must do that did not begin as a copy of this one."""
+    activate(config.use)
+    _settle(_device(config.engine.device), config.engine.threads, config.engine.deterministic)
 
 
 def divide_up(config: Config, dataset: Dataset) -> Split:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -26,12 +26,10 @@ from ray.cloudpickle import CloudPickler, register_pickle_by_value
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 
-from fedglean.data.federation import Federation
-from fedglean.data.images import Images, Predictions
 from fedglean.engines.here import Here
 from fedglean.engines.loop import PartyError
 from fedglean.engines.pool import Gone, as_bytes, cores, unpacked
-from fedglean.engines.servant import Servant
+from fedglean.engines.servant import Servant, with_images, without_images
 from fedglean.errors import ConfigError, RoundError
 
 #: Seconds that actors have to start: they import torch, and wait for free CPUs.
@@ -63,8 +61,7 @@ class Actor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the images can only be read, which is all that is ever done to them
             store = torch.from_numpy(pixels)
-        bare: Here = unpacked(place)
-        self.servant = Servant(replace(bare, federation=_over(store, bare.federation)))
+        self.servant = Servant(with_images(unpacked(place), store))
 
     def about(self) -> tuple[str, dict[str, str]]:
         """Who this is, and what its results depend on."""
@@ -202,24 +199,3 @@ def _told() -> Iterator[None]:
 
 def _versions() -> dict[str, str]:
     return {"fedglean": version("fedglean"), "torch": torch.__version__}
-
-
-def without_images(place: Here) -> Here:
-    """The placement as it travels beside the images: no label of the hub, and no evaluator, which knows the truth."""
-    old, executor = place.federation, type(place.executor)(place.executor.setting)
-    observe = None if place.observe is None else _unheard
-    bare = _over(old.hub.store[:0], old)
-    return Here(bare, executor, place.block, place.quorum, place.stretch, observe, place.deliver)
-
-
-def _unheard(guess: Predictions) -> None:
-    """Guesses are sent back, and heard where the evaluator is."""
-
-
-def _over(store: Tensor, federation: Federation) -> Federation:
-    """The clients' part of it, over another store."""
-    labelled, unlabelled = (
-        tuple(Images(store, part.index, part.label) for part in side)
-        for side in (federation.labelled, federation.unlabelled)
-    )
-    return Federation(Images(store, torch.zeros(0, dtype=torch.int64)), labelled, unlabelled)

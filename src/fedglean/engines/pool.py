@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import ForkProcess, SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, Protocol
 
@@ -70,13 +70,14 @@ class _Plain(ForkingPickler):
 def as_bytes(value: Tensor) -> Any:
     """How a tensor is pickled. As torch would send it each one is a shared file, and a long run is out of files."""
     # What has no more than one element is contiguous with any stride, but a view as bytes wants a stride of one.
-    flat = value.detach().contiguous().as_strided((value.numel(),), (1,))
-    return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape))
+    flat = value.detach().cpu().contiguous().as_strided((value.numel(),), (1,))
+    return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape), value.device.type)
 
 
-def _tensor(content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _tensor(content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
+    """One of a GPU is put on the GPU of the process that reads it, whichever that is."""
     # Cloned into memory that torch aligned: how a product is summed up may depend on the alignment.
-    return torch.from_numpy(content).view(dtype).reshape(shape).clone()
+    return torch.from_numpy(content).view(dtype).reshape(shape).clone().to(device)
 
 
 def packed(value: Any) -> memoryview:
@@ -90,10 +91,10 @@ def unpacked(content: bytes) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Forked:
+class Process:
     """A process and the parent's end of the pipe to it."""
 
-    process: ForkProcess
+    process: ForkProcess | SpawnProcess
     line: Connection
 
     def send(self, content: memoryview) -> None:
@@ -119,11 +120,11 @@ class Pool:
     """The processes of one run, if they have been started."""
 
     def __init__(self) -> None:
-        self.workers: list[Forked] = []
+        self.workers: list[Process] = []
         self.owner = os.getpid()
         weakref.finalize(self, _end, self.workers, self.owner)
 
-    def started(self, wanted: int, most: int, servant: Servant) -> list[Forked]:
+    def started(self, wanted: int, most: int, servant: Servant) -> list[Process]:
         while len(self.workers) < min(wanted or cores(), most):
             self.workers.append(_forked(servant, [worker.line for worker in self.workers]))
         return self.workers
@@ -134,7 +135,7 @@ class Pool:
     def packed_for_all(self, value: Any) -> memoryview:
         return packed(value)
 
-    def answered(self, busy: Sequence[Forked]) -> list[Forked]:
+    def answered(self, busy: Sequence[Process]) -> list[Process]:
         ready = wait([worker.line for worker in busy])  # the line of a process that died is ready too
         return [worker for worker in busy if worker.line in ready]
 
@@ -142,13 +143,13 @@ class Pool:
         _end(self.workers, self.owner)
 
 
-def _forked(servant: Servant, others: Sequence[Connection]) -> Forked:
+def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:
         for line in (ours, *others):  # else a worker would keep its siblings from seeing that the parent is gone
             line.close()
-        _live(theirs, servant)
+        live(theirs, servant)
 
     process = multiprocessing.get_context("fork").Process(target=begin, daemon=True)
     with warnings.catch_warnings():
@@ -157,10 +158,10 @@ def _forked(servant: Servant, others: Sequence[Connection]) -> Forked:
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         process.start()
     theirs.close()
-    return Forked(process, ours)
+    return Process(process, ours)
 
 
-def _live(line: Connection, servant: Servant) -> NoReturn:
+def live(line: Connection, servant: Servant) -> NoReturn:
     """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -178,7 +179,7 @@ def _live(line: Connection, servant: Servant) -> NoReturn:
         os._exit(1)
 
 
-def _end(workers: list[Forked], owner: int) -> None:
+def _end(workers: list[Process], owner: int) -> None:
     """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends nobody."""
     if os.getpid() != owner:
         return

@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from fedglean.data.federation import Federation
 from fedglean.data.images import Images, Predictions
 from fedglean.engines.here import Exchange, Here, Served
 from fedglean.engines.loop import PartyError
@@ -65,3 +69,30 @@ def _portable(error: Exception, where: str) -> Exception:
     told = error if isinstance(error, PartyError) else PartyError(f"{where}: {type(error).__name__}: {error}")
     told.add_note("".join(traceback.format_exception(error)))
     return told
+
+
+def without_images(place: Here) -> Here:
+    """The placement as it travels beside the images: no label of the hub, and no evaluator, which knows the truth."""
+    old, executor = place.federation, type(place.executor)(place.executor.setting)
+    observe = None if place.observe is None else _unheard
+    bare = _over(old.hub.store[:0], old)
+    return Here(bare, executor, place.block, place.quorum, place.stretch, observe, place.deliver)
+
+
+def with_images(bare: Here, store: Tensor) -> Here:
+    """The placement as it serves where it has come to."""
+    return replace(bare, federation=_over(store, bare.federation))
+
+
+def _unheard(guess: Predictions) -> None:
+    """Guesses are sent back, and heard where the evaluator is."""
+
+
+def _over(store: Tensor, federation: Federation) -> Federation:
+    """The clients' part of it, over another store."""
+    labelled, unlabelled = (
+        tuple(Images(store, part.index, part.label) for part in side)
+        for side in (federation.labelled, federation.unlabelled)
+    )
+    nothing = torch.zeros(0, dtype=torch.int64, device=store.device)
+    return Federation(Images(store, nothing), labelled, unlabelled)

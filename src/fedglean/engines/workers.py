@@ -1,9 +1,9 @@
 """The placements `workers` and `ray`: the blocks of an exchange are served in other processes.
 
 Those of `workers` are forked from the prepared run, one a core of this machine, so that all of them see one copy of the
-data set; those of `ray` are in `on_ray`. They get the exchange's message and, a block at a time, client numbers with
-what those clients kept; they return what `here` would have made of the block. Blocks are handed to whoever is free and
-added up in their own order: the number of processes cannot change a bit.
+data set; those of CUDA are in `on_gpus`, those of `ray` in `on_ray`. They get the exchange's message and, a block at a
+time, client numbers with what those clients kept; they return what `here` would have made of the block. Blocks are
+handed to whoever is free and added up in their own order: the number of processes cannot change a bit.
 """
 
 import multiprocessing
@@ -25,22 +25,19 @@ from fedglean.tree import Tree
 
 def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
     """Refuse what worker processes cannot do."""
-    if device.type != "cpu":
-        raise ConfigError(
-            f"placement '{name}' runs on CPU cores, and one process a GPU is not there yet; "
-            "take placement 'here' with executor 'stack', or device 'cpu'"
-        )
+    if device.type != "cpu" and name == "ray":
+        raise ConfigError("placement 'ray' runs on CPU cores; take placement 'workers' for a process a GPU")
     if threads != 1:
         raise ConfigError(
             f"placement '{name}' runs one thread a process, but engine.threads is {threads}; set threads to 1"
         )
-    if name == "workers" and "fork" not in multiprocessing.get_all_start_methods():
+    if name == "workers" and device.type == "cpu" and "fork" not in multiprocessing.get_all_start_methods():
         raise ConfigError("placement 'workers' forks processes, which this system cannot; take placement 'here'")
 
 
 @dataclass(frozen=True)
 class Workers(Here):
-    """`here` in several processes; 0 of them means one a core.
+    """`here` in several processes; 0 of them means one a core, or one a GPU.
 
     `deliver` is called in the process that served the client: one that remembers uploads remembers those of its own
     process alone.
