@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
@@ -14,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from fedglean.errors import ConfigError
 from fedglean.models import MODELS, NORMS, Architecture, Model
+from fedglean.models.convolution import convolution, in_groups
 from fedglean.models.layers import Layers
 from fedglean.models.norm import batch
 from fedglean.randomness import key, normal
@@ -230,6 +233,29 @@ def test_a_quarter_of_a_net_has_a_quarter_of_its_channels_rounded_up() -> None:
     assert [lenet[f"{name}.weight"][0][0] for name in names] == [2, 4, 30, 21, 10]
     resnet = Architecture("resnet8", (3, 32, 32), 10, width=0.25).plan.parameters
     assert [resnet[f"stage{stage}.conv1.weight"][0][0] for stage in (1, 2, 3)] == [16, 32, 64]
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "resnet8", "cnn13", "wrn-28-2"])
+def test_convolutions_for_groups_give_the_same_gradients(name: str) -> None:
+    architecture = tiny(name)
+    model, x = double(architecture), images(architecture, 4)
+
+    def loss(model: Model) -> Tensor:
+        return model(x).square().sum()
+
+    expected = grad(loss)(model)
+    with in_groups():
+        found = grad(loss)(model)
+    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9), found, expected)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3, 5]), st.integers(1, 2), st.integers(0, 2))
+def test_a_convolution_for_groups_is_a_convolution(out: int, into: int, kernel: int, stride: int, padding: int) -> None:
+    x, weight, bias = normal(1, (3, 2, into, 7, 7)), normal(2, (3, out, into, kernel, kernel)), normal(3, (3, out))
+    lifted = vmap(lambda *each: convolution(*each, stride, padding))
+    with in_groups():
+        found = lifted(x, weight, bias)
+    torch.testing.assert_close(found, lifted(x, weight, bias), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["cnn", "mlp", "lenet", "resnet8", "cnn13", "wrn-28-2"])

@@ -8,6 +8,7 @@ stack is cut to half its width once half of the lanes are done. On a GPU the lif
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fedglean.engines.batches import Deck, Lane, Setting, at
 from fedglean.engines.graph import Lifted, Program
 from fedglean.engines.trace import Step
 from fedglean.method import Batch, Trained
+from fedglean.models.convolution import in_groups
 from fedglean.tree import Tree
 
 
@@ -90,7 +92,8 @@ class Trainer:
         for compiled in (True, False) if self.setting.compile else (False,):
             half = compiled and self.setting.half
             try:
-                return Program(stack.step, *stack.start(width), room, width, compiled=compiled, half=half)
+                with in_groups() if compiled and width > 1 else nullcontext():
+                    return Program(stack.step, *stack.start(width), room, width, compiled=compiled, half=half)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedglean.models.convolution import convolution
 from fedglean.models.norm import Normaliser
 from fedglean.randomness import Key, fold, normal, uniform
 
@@ -72,7 +73,7 @@ class Layers:
         fan_in = shape[1] * kernel * kernel
         weight = self.parameter(f"{name}.weight", shape, init, fan_in)
         shift = self.parameter(f"{name}.bias", (channels,), init, fan_in) if bias else None
-        return F.conv2d(x, weight, shift, stride, kernel // 2 if padding is None else padding)
+        return convolution(x, weight, shift, stride, kernel // 2 if padding is None else padding)
 
     def linear(self, name: str, x: Tensor, units: int, bias: Init = by_fan_in) -> Tensor:
         """A dense layer."""
