@@ -1,5 +1,6 @@
 """What only a GPU can show: its stack gives what the loop on the CPU gives, captured, compiled, cut or fallen back."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -86,11 +87,16 @@ def test_a_compiled_stack_is_the_loop_over_a_few_steps(
         assert apart(expected, got) < limit
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_on_cuda_what_it_gives_on_the_cpu(name: str) -> None:
+def test_every_method_gives_on_cuda_what_it_gives_on_the_cpu(name: str, compiled: bool) -> None:
     config = configure(name, data="digits", model="cnn", rounds=2, dtype="float64", device="cpu", executor="loop")
-    there = replace(config, engine=replace(config.engine, device="cuda", executor="stack"))
-    here, got = run(config), run(there)
+    there = replace(config, engine=replace(config.engine, device="cuda", executor="stack", compile=compiled))
+    here = run(config)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        got = run(there)
+    assert not [str(warning.message) for warning in told if "could not be compiled" in str(warning.message)]
     for key, predictor in here.predictors.items():
         a, b = (tree.row(getattr(each, "models", each)).cpu() for each in (predictor, got.predictors[key]))
         assert float((a - b).abs().max() / a.abs().max()) < 1e-9
