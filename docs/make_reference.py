@@ -51,6 +51,7 @@ FILES = {
     "config.toml": "the resolved configuration; `fedglean run --config` takes it",
     "split.json": "who holds what: the numbers of images, with a checksum; `--split-file` takes it",
     "metrics.jsonl": "a line of JSON a round, see below",
+    "lock": "locked by the process that is at work here; empty",
     "checkpoint": "a folder with the last finished round: `current.json` names its files and their SHA-256",
     "model.safetensors": "the final predictors of a finished run; `fedglean predict` and `fedglean export` read it",
     "curves.png": "accuracy by round",

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedglean.checkpoint import Checkpoints
 from fedglean.config import Config, configure
 from fedglean.data.sources import load
 from fedglean.data.split_file import save_split
+from fedglean.errors import StorageError
 from fedglean.folder import RunFolder
 from fedglean.randomness import key, uniform
 from fedglean.run import resume, run
@@ -188,3 +190,24 @@ def test_nothing_of_a_killed_process_is_left_over(semifl: Runs, tmp_path: Path) 
     names = {file.relative_to(tmp_path) for file in tmp_path.rglob("*")}
     assert names == {file.relative_to(semifl.whole) for file in semifl.whole.rglob("*")}
     assert RunFolder(tmp_path).predictors()
+
+
+@pytest.mark.parametrize("placement", ["here", "workers"])
+def test_a_folder_belongs_to_one_process_until_that_is_killed(semifl: Runs, tmp_path: Path, placement: str) -> None:
+    long = replace(semifl.config, rounds=10000)
+    long = replace(long, engine=replace(long.engine, placement=placement))
+    process = begin(long, tmp_path)
+    while process.is_alive() and (not (tmp_path / "metrics.jsonl").exists() or not lines(tmp_path)):
+        time.sleep(0.01)
+    with pytest.raises(StorageError, match=r"another process is at work in .*; wait until it ends"):
+        resume(tmp_path)
+    process.kill()
+    process.join(60)
+    rounds = len(lines(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path, stop_at_once)
+    assert len(lines(tmp_path)) in (rounds, rounds + 1)  # the last line may be one of a round that was not finished
+
+
+def stop_at_once(line: dict[str, Any]) -> None:
+    raise KeyboardInterrupt

@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,11 @@ from fedglean.errors import StorageError, no_folder
 from fedglean.evaluate import Predictor
 from fedglean.method import Mixture
 from fedglean.tree import Record
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two processes can be given one folder
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from fedglean.experiment import Experiment
@@ -45,6 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoint")
+        self.release: Callable[[], Any] = lambda: None
         if (path / "seeds.json").is_file():
             raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
         if not path.exists():
@@ -61,7 +68,30 @@ class RunFolder:
         save_split(path / "split.json", experiment.split)
         write_whole(path / "metrics.jsonl", b"")
         write_whole(path / "config.toml", to_toml(experiment.config).encode())
-        return cls(path)
+        folder = cls(path)
+        folder.hold()
+        return folder
+
+    def hold(self) -> None:
+        """Keep other processes from writing here, until `release` or this one's end, even by kill -9.
+
+        This kind of lock is not handed on to forked workers, which may outlive this process. Into a finished run nobody
+        writes.
+        """
+        if fcntl is None or self.model_path.exists():
+            return
+        try:
+            place = os.open(self.path / "lock", os.O_WRONLY | os.O_CREAT)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path / 'lock'}: {error.strerror}") from error
+        self.release = weakref.finalize(self, os.close, place)
+        try:
+            fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            self.release()
+            raise StorageError(f"another process is at work in {self.path}; wait until it ends, or end it") from None
+        except OSError:
+            pass  # a file system that knows no locks
 
     def config(self) -> Config:
         layer = read_toml(self.path / "config.toml")
@@ -72,6 +102,7 @@ class RunFolder:
 
     def load(self, device: torch.device | None = None) -> Progress | None:
         """The last finished round, on the device that goes on with it, or None where no round was finished."""
+        self.hold()
         if not self.checkpoints.current.exists():
             write_whole(self._metrics_path, b"")
             return None

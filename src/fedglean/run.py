@@ -74,6 +74,8 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
     with ExitStack() as stack:
         for each in runs:
             stack.enter_context(each.experiment.placement)
+            if each.folder is not None:
+                stack.callback(each.folder.release)
         for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):
             behind = [each for each in runs if each.progress.done < number]
             lines = play_rounds([(each.experiment, each.progress) for each in behind], number)
