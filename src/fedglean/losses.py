@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
+from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.models import Model
@@ -128,11 +129,7 @@ def mix_ratio(key: Key, concentration: float, like: Tensor) -> Tensor:
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """Sum of squared differences over all leaves."""
-    return sum(((x - y).square().sum() for x, y in zip(_leaves(a), _leaves(b), strict=True)), torch.zeros(()))
-
-
-def _leaves(weights: Tree) -> list[Tensor]:
-    return list(tree.named(weights).values())
+    return sum(pytree.tree_leaves(tree.map(lambda x, y: (x - y).square().sum(), a, b)), torch.zeros(()))
 
 
 def lanes(model: Model, *views: Tensor) -> Sequence[Tensor]:

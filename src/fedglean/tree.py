@@ -4,7 +4,7 @@
 without a template, for files and messages: JSON for the shape, tensors by name, never pickle.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -76,13 +76,14 @@ def trainable(tree: Tree) -> Tree:
     return pytree.tree_map(lambda node: node.for_training() if is_model(node) else node, tree, is_leaf=is_model)
 
 
-def _children(tree: Tree) -> Iterator[tuple[str, Tree]] | None:
+def _children(tree: Tree) -> list[tuple[str, Tree]] | None:
+    # A list: compiled by torch 2.11, a list's iterator counts as false, and what is in it was passed over.
     if isinstance(tree, Model):
-        return iter([(name, tree.parameters[name]) for name in tree.parameters] + list(tree.statistics.items()))
+        return [*tree.parameters.items(), *tree.statistics.items()]
     if isinstance(tree, Mapping):
-        return iter([(str(name), child) for name, child in tree.items()])
+        return [(str(name), child) for name, child in tree.items()]
     if isinstance(tree, list | tuple):
-        return iter([(str(place), child) for place, child in enumerate(tree)])
+        return [(str(place), child) for place, child in enumerate(tree)]
     return None
 
 
