@@ -92,11 +92,12 @@ class Program:
                 self.place.zero_()
                 self._step()
         torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.empty_cache()  # a capture takes memory of its own, and what the warm-up had is of no use to it
+        give_back()  # a capture takes memory of its own, and what the warm-up had is of no use to it
         self.place.zero_()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
+        give_back()
 
     def _step(self) -> None:
         on = self.number < self.lengths
@@ -106,6 +107,15 @@ class Program:
             total.add_(value)
         self.number.add_(1)
         self.place.add_(1)
+
+
+def give_back() -> None:
+    """Return the memory that is free to the device.
+
+    Workspaces of cuBLAS outlive the stream or graph that they were made for, and each would hold the block it lies in.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
 
 
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
