@@ -72,11 +72,12 @@ def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.booleans())
-def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[int], narrowing: bool) -> None:
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 70))
+def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[int], least: int) -> None:
     lengths = sorted(lengths, reverse=True)
     taken, at, widths = [0] * len(lengths), 0, []
-    for width, steps in segments(lengths, narrowing):
+    for width, steps in segments(lengths, least):
+        assert width == len(lengths) or len(steps) >= least
         assert steps.start == at
         at = steps.stop
         widths.append(width)
@@ -84,7 +85,13 @@ def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[
             taken[lane] += sum(number < lengths[lane] for number in steps)
     assert taken == lengths
     assert all(after <= before // 2 for before, after in itertools.pairwise(widths))
-    assert narrowing or widths == [len(lengths)]
+    assert least <= 60 or widths == [len(lengths)]
+
+
+def test_a_narrower_width_is_taken_where_it_lasts() -> None:
+    assert list(segments([200, 30, 30, 30, 0, 0, 0, 0], 100)) == [(8, range(30)), (1, range(30, 200))]
+    assert list(segments([200, 190, 180, 170], 100)) == [(4, range(200))]
+    assert list(segments([200, 190, 180, 170])) == [(4, range(180)), (2, range(180, 190)), (1, range(190, 200))]
 
 
 def test_an_idle_lane_changes_nothing() -> None:

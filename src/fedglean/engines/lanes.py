@@ -18,11 +18,14 @@ from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.engines.batches import Deck, Lane, Setting, at
-from fedglean.engines.graph import Lifted, Program
+from fedglean.engines.graph import Lifted, Program, give_back
 from fedglean.engines.trace import Step
 from fedglean.method import Batch, Trained
 from fedglean.models.convolution import in_groups
 from fedglean.tree import Tree
+
+#: Steps for which a narrower stack must last to be compiled, which takes a minute.
+LEAST = 100
 
 
 class Trainer:
@@ -38,7 +41,7 @@ class Trainer:
         """The answers, in the order of the lanes, whose lengths must not rise."""
         captured = lanes[0].device.type == "cuda"
         stack = Stacked(self._filled(lanes, signature) if captured else lanes, self.setting)
-        for width, steps in segments(stack.lengths, narrowing=not self.setting.compile):
+        for width, steps in segments(stack.lengths, LEAST if self.setting.compile else 1):
             stack.narrow(width)
             stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
             if captured:
@@ -59,7 +62,7 @@ class Trainer:
         self.programs.clear()
         self.widths.clear()
         gc.collect()
-        torch.cuda.empty_cache()
+        give_back()
 
     def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
         """Idle lanes are added up to a width that is known: a new one would have to be captured.
@@ -167,7 +170,9 @@ class Stacked:
         if finished:
             lanes = zip(*[leaf[width:].unbind(0) for leaf in leaves], strict=True)
             for place, lane in zip(finished, lanes, strict=True):
-                self.done[place] = pytree.tree_unflatten([part.clone() for part in lane], structure)
+                own = [torch.empty_like(part) for part in lane]
+                torch._foreach_copy_(own, lane)  # one kernel for all
+                self.done[place] = pytree.tree_unflatten(own, structure)
             self.models, self.memory = pytree.tree_unflatten([leaf[:width] for leaf in leaves], structure)
 
     def results(self) -> list[Trained]:
@@ -179,19 +184,23 @@ class Stacked:
         ]
 
 
-def segments(lengths: Sequence[int], narrowing: bool = True) -> Iterator[tuple[int, range]]:
+def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, range]]:
     """(width, steps): lengths fall, and the width halves once half of it has finished.
 
-    Without narrowing there is one width only: to compile another takes longer than the idle lanes of many rounds.
+    A width that would not last for `least` steps is left out, and a wider one goes on in its place.
     """
-    width, begin = len(lengths), 0
+    width = taken = len(lengths)
+    begin = now = 0
     while width:
-        half = width // 2 if narrowing else 0
+        half = width // 2
         end = lengths[half] if half else lengths[0]
-        if end > begin:
-            yield width, range(begin, end)
-            begin = end
-        width = half
+        if end - now >= least:
+            if now > begin:
+                yield taken, range(begin, now)
+            taken, begin = width, now
+        now, width = max(now, end), half
+    if now > begin:
+        yield taken, range(begin, now)
 
 
 def _room(made: Batch, steps: int) -> Batch:
