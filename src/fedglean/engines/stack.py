@@ -122,7 +122,7 @@ class Stack(Loop):
             index = torch.cat([part for _, part in row])
             made = view("plain", store[index], index, self.setting.recipe, self.setting.dtype)
             found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
-            places = torch.tensor([place for place, _ in row], device=device)
+            places = torch.tensor([place for place, _ in row]).to(device, non_blocking=True)
             sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
         columns = torch.split(sums, [zero.numel() for zero in empty.values()], dim=1)
         shaped = [

@@ -29,19 +29,29 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pad
     if not _in_groups:
         return F.conv2d(x, weight, bias, stride, padding)
     if weight.shape[-1] == 1 and not padding:
-        return _product(x[:, :, ::stride, ::stride], weight[:, :, 0, 0], bias)
-    return _evenly(x, weight, bias, stride, padding)
+        x = x[:, :, ::stride, ::stride]
+    elif stride > 1:
+        x, weight, padding = *_without_stride(x, weight, stride, padding), 0
+    return _evenly(x, weight, bias, padding)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of single pixels is a product over channels, which is batched over clients."""
-    return F.linear(x.movedim(1, -1), weight, bias).movedim(-1, 1).contiguous()
+def _without_stride(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
+    """Images and weights, the pixels of a stride as channels: for groups, a strided convolution's gradient is slow."""
+    kernel = weight.shape[-1]
+    fill = -kernel % stride
+
+    def after(size: int) -> int:
+        """Pixels to add at the end, or to cut off, so that as many whole strides are left as the kernel takes."""
+        return padding - (size + 2 * padding - kernel) % stride + fill
+
+    x = F.pad(x, (padding, after(x.shape[-1]), padding, after(x.shape[-2])))
+    return F.pixel_unshuffle(x, stride), F.pixel_unshuffle(F.pad(weight, (0, fill) * 2), stride)
 
 
-def _evenly(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def _evenly(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
     """With zeros for channels where there are fewer, in or out."""
     out, into = weight.shape[:2]
     wide = max(out, into)
     x, weight = F.pad(x, (0, 0, 0, 0, 0, wide - into)), F.pad(weight, (0, 0, 0, 0, 0, wide - into, 0, wide - out))
-    result = F.conv2d(x, weight, None, stride, padding)[:, :out]
+    result = F.conv2d(x, weight, None, 1, padding)[:, :out]
     return result if bias is None else result + bias[:, None, None]
