@@ -188,7 +188,6 @@ def _settle(device: torch.device, threads: int, deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
         torch.backends.cudnn.benchmark = not deterministic
-        torch.backends.cudnn.benchmark_limit = 0  # every kernel is tried: the fastest for groups are not cuDNN's first
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
