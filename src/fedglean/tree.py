@@ -93,7 +93,11 @@ def named(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
         return {prefix or "value": tree}
     leaves: dict[str, Tensor] = {}
     for name, child in _children(tree) or ():
-        leaves |= named(child, f"{prefix}/{name}" if prefix else name)
+        path = f"{prefix}/{name}" if prefix else name
+        if isinstance(child, Tensor):
+            leaves[path] = child
+        else:
+            leaves |= named(child, path)
     return leaves
 
 
@@ -119,7 +123,7 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
 
 def row(tree: Tree) -> Tensor:
     """All numbers of a tree in one vector, of its widest float dtype: what is done to it is done in one call."""
-    leaves = [leaf.reshape(-1) for leaf in named(tree).values()]
+    leaves = [leaf if leaf.dim() == 1 else leaf.reshape(-1) for leaf in named(tree).values()]
     numbers = torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
     return numbers if numbers.is_floating_point() else numbers.double()
 
