@@ -264,6 +264,17 @@ def test_too_few_usable_uploads_end_the_round_with_their_reasons() -> None:
     assert exchange(mostly_bad, Kept(), quorum=0.2).answered == [0]
 
 
+def test_a_run_that_diverged_is_told_so_and_not_once_for_each_client() -> None:
+    def far(envelope: Envelope) -> Iterable[Envelope]:
+        sent = envelope.upload.trees["model"]
+        moved = tree.map(lambda leaf: leaf + 1e6 * (1 + envelope.client), sent)
+        yield replace(envelope, upload=Upload(model=moved, weight=1))
+
+    told = r"('model' moved by \S+; at most 280 is allowed; ){3}and 2 more; .* smaller learning rate"
+    with pytest.raises(RoundError, match=told):
+        exchange(far, Kept())
+
+
 def test_silence_from_all_is_told_from_refusal() -> None:
     with pytest.raises(RoundError, match=r"only 0 of 5 clients .* \(no answer\)"):
         exchange(lambda envelope: [], Kept())

@@ -161,11 +161,17 @@ class Ledger:
     def _check_quorum(self, asked: int) -> None:
         usable = len(self.sums.answered) + len(self.sums.abstained)
         if usable < self.place.quorum * asked:
-            reasons = "; ".join(sorted({refusal.reason for refusal in self.sums.refused})) or "no answer"
             raise RoundError(
                 f"round {self.exchange.round}: only {usable} of {asked} clients sent something usable, "
-                f"the quorum is {self.place.quorum:.0%} ({reasons})"
+                f"the quorum is {self.place.quorum:.0%} ({self._reasons()})"
             )
+
+    def _reasons(self) -> str:
+        """The first three, and what is most likely where many models moved too far."""
+        reasons = sorted({refusal.reason for refusal in self.sums.refused}) or ["no answer"]
+        told = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
+        diverged = sum("moved by" in reason or "not finite" in reason for reason in reasons) > len(reasons) / 2
+        return "; ".join(told) + ("; training may have diverged: try a smaller learning rate" if diverged else "")
 
 
 def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tuple[Reply, int]]:
