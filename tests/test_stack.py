@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,17 +53,36 @@ def parties(counts: Sequence[int]) -> list[Party]:
     return [Party(f"client {place}", client(3 * place, count), place) for place, count in enumerate(counts)]
 
 
-def test_clients_of_all_sizes_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    widths: list[int] = []
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The steps of the lanes that were trained together, group after group."""
+    noted: list[list[int]] = []
     train = lanes.Trainer.train
 
-    def noted(self: lanes.Trainer, group: Sequence[Lane], signature: Any) -> list[Trained]:
-        widths.append(len(group))
+    def noting(self: lanes.Trainer, group: Sequence[Lane], signature: Any) -> list[Trained]:
+        noted.append([lane.length for lane in group])
         return train(self, group, signature)
 
-    monkeypatch.setattr(lanes.Trainer, "train", noted)
+    monkeypatch.setattr(lanes.Trainer, "train", noting)
+    return noted
+
+
+def test_clients_of_all_sizes_are_one_group(groups: list[list[int]]) -> None:
     Stack(SETTING).run(parties([2, 9, 17, 30]))
-    assert widths == [8]
+    assert [len(group) for group in groups] == [8]
+
+
+def test_a_group_that_is_compiled_is_no_wider_than_there_are_parties(groups: list[list[int]]) -> None:
+    def two(count: int) -> Generator[Any, Any, Any]:
+        return (yield [training(some(0, count)), training(some(0, 2 * count))])
+
+    def everyone() -> list[Party]:
+        return [Party(f"client {count}", two(count), count) for count in (4, 12, 8)]
+
+    got = Stack(replace(SETTING, compile=True)).run(everyone())
+    assert groups == [[12, 8, 6], [4, 4, 2]]
+    for one, other in zip(Loop(SETTING).run(everyone()), got, strict=True):
+        assert difference([each.models for each in one], [each.models for each in other], 1e-10) is None
 
 
 def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:

@@ -76,11 +76,17 @@ class Stack(Loop):
         return [self._serve(call) for call in calls]
 
     def _train_together(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
-        """As many lanes at once as memory holds, the longest first."""
+        """As many lanes at once as memory holds, the longest first.
+
+        Compiled, not more than there are parties: where each trains several models, one width serves every round, and
+        those with few steps do not stand idle beside the others.
+        """
+        parties = self._trainer.parties if self.setting.compile else 0
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
         finished: dict[int, Trained] = {}
         while rest := places[len(finished) :]:
-            some, trained = rest[: self.widest], None
+            most = min((limit for limit in (self.widest, parties) if limit), default=None)
+            some, trained = rest[:most], None
             try:
                 trained = self._trainer.train([lanes[place] for place in some], signature)
             except torch.OutOfMemoryError:
