@@ -114,8 +114,9 @@ def give_back() -> None:
 
     Workspaces of cuBLAS outlive the stream or graph that they were made for, and each would hold the block it lies in.
     """
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
+    if torch.cuda.is_available():
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
 
 
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
