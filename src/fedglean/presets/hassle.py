@@ -130,8 +130,9 @@ def _column(table: str, cell: str, numbers: tuple[float, ...]) -> Iterator[Cell]
 def _layer(cell: str, settings: Layer, layout: str = "ALL", norm: str = "running") -> Layer:
     name, percent, *spread = cell.split("-")
     if name == "fmnist":
-        # With the paper's 0.1 and momentum 0.9 LeNet falls to 10 % in round 1 and stays there.
-        slower = {setting: 0.03 for setting in settings if setting.endswith("rate") and settings[setting] == 0.1}
+        # With the paper's 0.1 and momentum 0.9 LeNet falls to 10 % in round 1 and stays there; with 0.03 HASSLE
+        # diverges in round 14 of seed 1.
+        slower = {setting: 0.01 for setting in settings if setting.endswith("rate") and settings[setting] == 0.1}
         settings = {**settings, **slower}
     alpha = spread[0].removeprefix("alpha") if spread else "0.1"
     data, model = _SETS[name]
