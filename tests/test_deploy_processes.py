@@ -205,13 +205,8 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
 
 
 def _wait_for_order(folder: Path, branch: str, round: int, *working: "subprocess.Popen[str]") -> None:
-    what = f"an order of round {round} to {branch}"
-    wait_until(lambda: _has_order(folder, branch, round), folder, what, *working)
-
-
-def _has_order(folder: Path, branch: str, round: int) -> bool:
-    log = folder / f"{branch}-state" / "flower" / "node.log"
-    return log.exists() and f"ROUND {round}-" in log.read_text()
+    log, what = folder / f"{branch}-state" / "flower" / "node.log", f"an order of round {round} to {branch}"
+    wait_until(lambda: log.exists() and f"ROUND {round}-" in log.read_text(), folder, what, *working)
 
 
 def _check_same_as_a_simulation(folder: Path, rounds: int = 2, deliver: Deliver | None = None) -> None:

@@ -1,7 +1,8 @@
 """Convolutions, in a form that is fast when they are lifted over clients on a GPU.
 
 Lifted, a convolution has a group of channels for each client. cuDNN computes the groups together where they have as
-many channels in as out; else it cuts the images apart and goes from client to client.
+many channels in as out, and their gradients where there is no stride; else it cuts the images apart and goes from
+client to client.
 """
 
 from collections.abc import Iterator
