@@ -5,7 +5,7 @@ confident), whole and phase by phase, under `loop` and `stack` in one run, next 
 on the same images in batches ten times as large.
 
     python benchmarks/clients.py                                # WRN-28-2 on noise of CIFAR-10's size; wants a GPU
-    python benchmarks/clients.py --compile --half --seeds 4     # and a whole round of four seeds side by side
+    python benchmarks/clients.py --compile --half --seeds 4     # and the same of four seeds side by side
     python benchmarks/clients.py --data digits --model cnn      # small enough for a laptop
 
 What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
@@ -162,26 +162,44 @@ def wait() -> None:
 
 def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Seconds by phase and executor. All of them are warmed up before the first is timed."""
-    stack, work = experiments[0].placement.executor, requests(experiments[0])
-    lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
-    stacked = {name: partial(run, stack, some) for name, some in work.items()}
-    stacked["of which augmentation"] = partial(deal, lanes, stack.setting)
-    stacked["test"] = partial(experiments[0].evaluator.test, {"model": work["label"][0].models})
-    stacked["bound: one shared model"] = partial(run, stack, [shared(work["train"])])
-    stacked[ROUND] = partial(whole_round, [Run.new(experiments[0], None)])
+    columns = {"stack": stacked(experiments[:1])}
     if len(experiments) > 1:
-        stacked[f"{ROUND}, {len(experiments)} seeds"] = partial(
-            whole_round, [Run.new(each, None) for each in experiments]
-        )
-    epochs, work["train"] = work["train"][0].epochs, [replace(each, epochs=1) for each in work["train"]]
-    loop = Loop(stack.setting)
-    looped = {} if options.skip_loop else {name: partial(run, loop, some) for name, some in work.items()}
-    for warm_up in (*stacked.values(), *looped.values()):
-        warm_up()
-    phases = {name: {"stack": timed(each, options.repeat)} for name, each in stacked.items()}
-    for name, each in looped.items():
-        phases[name]["loop"] = timed(each, 1) * (epochs if name == "train" else 1)
+        columns["seeds"] = stacked(experiments)
+    if not options.skip_loop:
+        columns["loop"] = looped(experiments[0])
+    for column in columns.values():
+        for warm_up in column.values():
+            warm_up()
+    phases: dict[str, dict[str, float]] = {name: {} for name in columns["stack"]}
+    for kind, column in columns.items():
+        for name, each in column.items():
+            phases[name][kind] = timed(each, 1 if kind == "loop" else options.repeat)
+    if not options.skip_loop:
+        phases["train"]["loop"] *= requests(experiments[0])["train"][0].epochs
     return phases
+
+
+def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
+    """The phases of a round of one seed, or of several side by side."""
+    stack, each = experiments[0].placement.executor, [requests(experiment) for experiment in experiments]
+    work = {name: [request for own in each for request in own[name]] for name in each[0]}
+    lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
+    phases: dict[str, Callable[[], Any]] = {name: partial(run, stack, some) for name, some in work.items()}
+    phases["of which augmentation"] = partial(deal, lanes, stack.setting)
+    phases["test"] = lambda: [
+        experiment.evaluator.test({"model": own["label"][0].models})
+        for experiment, own in zip(experiments, each, strict=True)
+    ]
+    phases["bound: one shared model"] = partial(run, stack, [shared(work["train"])])
+    phases[ROUND] = partial(whole_round, [Run.new(experiment, None) for experiment in experiments])
+    return phases
+
+
+def looped(experiment: Experiment) -> dict[str, Callable[[], Any]]:
+    """The phases of a round, client by client; of the training one epoch."""
+    loop, work = Loop(experiment.placement.executor.setting), requests(experiment)
+    work["train"] = [replace(train, epochs=1) for train in work["train"]]
+    return {name: partial(run, loop, some) for name, some in work.items()}
 
 
 def whole_round(runs: list[Run]) -> None:
@@ -207,16 +225,19 @@ def parties(some: list[Any]) -> list[Party]:
 
 
 def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
-    table = Table("phase", "stack s", "loop s", "loop / stack", title=f"{options.model} on {options.data}, {machine()}")
+    title, many = f"{options.model} on {options.data}, {machine()}", f"{options.seeds} seeds"
+    table = Table("phase", "stack s", f"{many} s", f"{many} / one", "loop s", "loop / stack", title=title)
     for name, taken in phases.items():
-        loop = taken.get("loop")
-        ratio = f"{loop / taken['stack']:.1f}" if loop else ""
-        table.add_row(name, f"{taken['stack']:.3f}", f"{loop:.3f}" if loop else "", ratio)
-    Console().print(table)
+        row = [f"{taken['stack']:.3f}"]
+        for other in ("seeds", "loop"):
+            known = other in taken
+            row += [f"{taken[other]:.3f}", f"{taken[other] / taken['stack']:.1f}"] if known else ["", ""]
+        table.add_row(name, *row)
+    Console(width=120).print(table)
     bound, train = phases["bound: one shared model"]["stack"], phases["train"]["stack"]
     print(f"share of the shared-model bound: {bound / train:.2f}")
     if options.seeds > 1:
-        together, alone = phases[f"{ROUND}, {options.seeds} seeds"]["stack"], phases[ROUND]["stack"]
+        together, alone = phases[ROUND]["seeds"], phases[ROUND]["stack"]
         print(f"{options.seeds} seeds side by side take {together / (options.seeds * alone):.2f} of the time")
     options.out.parent.mkdir(exist_ok=True)
     used = {name: value for name, value in vars(options).items() if name != "out"}
