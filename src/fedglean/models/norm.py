@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedglean.errors import DataError, unknown
 
-MOMENTUM = 0.1
+MOMENTUM, EPSILON = 0.1, 1e-5
 
 Normaliser = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 Sums = Mapping[str, Tensor]
@@ -51,8 +51,11 @@ def batch(name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def fixed(statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """By given statistics."""
-    return F.batch_norm(x, statistics[f"{name}.mean"], statistics[f"{name}.variance"], weight, bias, training=False)
+    """By given statistics: a factor and a summand a channel. `F.batch_norm` is no faster, and `vmap` unrolls it."""
+    factor = weight * torch.rsqrt(statistics[f"{name}.variance"] + EPSILON)
+    summand = bias - statistics[f"{name}.mean"] * factor
+    shape = (-1, *[1] * (x.dim() - 2))
+    return torch.addcmul(summand.reshape(shape), x, factor.reshape(shape))
 
 
 def grouped(kind: str, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
