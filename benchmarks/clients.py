@@ -8,6 +8,9 @@ on the same images in batches ten times as large.
     python benchmarks/clients.py --compile --half --seeds 4     # and the same of four seeds side by side
     python benchmarks/clients.py --data digits --model cnn      # small enough for a laptop
 
+`--only train hub` measures those phases alone, each of which takes a minute or more to compile; `--profile FILE` also
+writes what the GPU did in them, kernel by kernel (a long file takes a while).
+
 What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
 
 Prints a table and writes --out. All phases are warmed up, then each is timed with the device synchronised. A whole
@@ -44,7 +47,7 @@ from fedglean.randomness import bits, order
 from fedglean.run import Run, play_rounds
 
 ACTIVE = range(10)
-ROUND = "a whole round"
+ROUND, BOUND = "a whole round", "bound: one shared model"
 
 
 def main() -> None:
@@ -89,6 +92,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--skip-loop", action="store_true")
+    parser.add_argument("--only", nargs="+", default=None, metavar="PHASE")
+    parser.add_argument("--profile", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "clients.json")
     return parser.parse_args()
 
@@ -167,16 +172,31 @@ def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict
         columns["seeds"] = stacked(experiments)
     if not options.skip_loop:
         columns["loop"] = looped(experiments[0])
+    wanted = options.only or list(columns["stack"])
+    columns = {kind: {name: column[name] for name in wanted if name in column} for kind, column in columns.items()}
     for column in columns.values():
         for warm_up in column.values():
             warm_up()
-    phases: dict[str, dict[str, float]] = {name: {} for name in columns["stack"]}
+    phases: dict[str, dict[str, float]] = {name: {} for name in wanted}
     for kind, column in columns.items():
         for name, each in column.items():
             phases[name][kind] = timed(each, 1 if kind == "loop" else options.repeat)
-    if not options.skip_loop:
+    if "loop" in phases.get("train", {}):
         phases["train"]["loop"] *= requests(experiments[0])["train"][0].epochs
+    if options.profile is not None:
+        parts = [profile(f"{name}, {kind}", work) for kind, own in columns.items() for name, work in own.items()]
+        options.profile.write_text("\n".join(parts))
     return phases
+
+
+def profile(title: str, work: Callable[[], Any]) -> str:
+    """Milliseconds, count and name of every kernel, the longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        work()
+        wait()
+    kernels = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    rows = [f"{each.self_device_time_total / 1000:10.2f} {each.count:7} {each.key[:200]}" for each in kernels]
+    return "\n".join([f"# {title}", *rows, ""])
 
 
 def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
@@ -190,7 +210,7 @@ def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
         experiment.evaluator.test({"model": own["label"][0].models})
         for experiment, own in zip(experiments, each, strict=True)
     ]
-    phases["bound: one shared model"] = partial(run, stack, [shared(work["train"])])
+    phases[BOUND] = partial(run, stack, [shared(work["train"])])
     phases[ROUND] = partial(whole_round, [Run.new(experiment, None) for experiment in experiments])
     return phases
 
@@ -234,13 +254,13 @@ def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> No
             row += [f"{taken[other]:.3f}", f"{taken[other] / taken['stack']:.1f}"] if known else ["", ""]
         table.add_row(name, *row)
     Console(width=120).print(table)
-    bound, train = phases["bound: one shared model"]["stack"], phases["train"]["stack"]
-    print(f"share of the shared-model bound: {bound / train:.2f}")
-    if options.seeds > 1:
+    if {BOUND, "train"} <= phases.keys():
+        print(f"share of the shared-model bound: {phases[BOUND]['stack'] / phases['train']['stack']:.2f}")
+    if options.seeds > 1 and ROUND in phases:
         together, alone = phases[ROUND]["seeds"], phases[ROUND]["stack"]
         print(f"{options.seeds} seeds side by side take {together / (options.seeds * alone):.2f} of the time")
     options.out.parent.mkdir(exist_ok=True)
-    used = {name: value for name, value in vars(options).items() if name != "out"}
+    used = {name: value for name, value in vars(options).items() if name not in ("out", "profile")}
     facts = {"machine": machine(), "commit": commit(), "options": used, "phases": phases}
     options.out.write_text(json.dumps(facts, indent=1) + "\n")
 
