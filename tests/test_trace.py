@@ -1,16 +1,20 @@
-"""A step that was written down does what the lifted one does, to the bit."""
+"""A step that was written down, or that a compiler takes, does what the lifted one does, to the bit."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedglean import tree
 from fedglean.config import configure
 from fedglean.engines import trace
+from fedglean.engines.graph import fused
+from fedglean.methods import METHODS
 from fedglean.run import run
 
-METHODS: dict[str, dict[str, Any]] = {
+SOME: dict[str, dict[str, Any]] = {
     "semifl": {"threshold": 0.0, "epochs": 1},
     "hassle": {"epochs": 1, "norm": "running"},
     "fed-shvr": {"epochs": 1},
@@ -21,7 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("executor", ["loop", "stack"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SOME)
 def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = trace._written_down
@@ -31,11 +35,34 @@ def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, mon
         return write(function, leaves)
 
     monkeypatch.setattr(trace, "_written_down", noted)
-    options = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": executor, **METHODS[name]}
+    options = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": executor, **SOME[name]}
     states = []
     for often in (1, 10**9):
         monkeypatch.setattr(trace, "OFTEN", often)
-        result = run(configure(name, data="digits", **options))
-        states.append(torch.cat([tree.row(getattr(each, "models", each)) for each in result.predictors.values()]))
+        states.append(trained(name, options))
     assert written
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `torch.compile` makes of a method's Python, run as it is: what is made of that for a GPU needs one."""
+    options: dict[str, Any] = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": "stack", "dtype": "float64"}
+    options |= {"epochs": 1} if "epochs" in {field.name for field in fields(METHODS[name])} else {}
+    plain, compiler, compiled = trained(name, options), torch.compile, []
+
+    def seen(function: Any, *, fullgraph: bool, dynamic: bool, options: Any) -> Any:
+        compiled.append(function)
+        return compiler(function, backend="eager", fullgraph=fullgraph, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", seen)
+    monkeypatch.setattr(trace, "_written_down", lambda function, leaves: fused(function, half=False))
+    monkeypatch.setattr(trace, "OFTEN", 1)
+    torch._dynamo.reset()
+    assert torch.equal(plain, trained(name, options))
+    assert compiled
+
+
+def trained(name: str, options: dict[str, Any]) -> Tensor:
+    predictors = run(configure(name, data="digits", **options)).predictors.values()
+    return torch.cat([tree.row(getattr(each, "models", each)) for each in predictors])
