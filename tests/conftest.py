@@ -1,6 +1,7 @@
 """Where the published data sets are on this machine, if they are; and which tests share a process."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 
 #: Files whose tests run one after the other: each starts many processes, which would wait for each other.
 ALONE = ("test_deploy_processes.py", "test_ray.py")
+
+# Started in the background (`nohup … &`) a process ignores Ctrl-C, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
