@@ -48,6 +48,7 @@ from fedglean.run import Run, play_rounds
 
 ACTIVE = range(10)
 ROUND, BOUND = "a whole round", "bound: one shared model"
+PHASES = ("hub", "statistics", "label", "train", "of which augmentation", "test", BOUND, ROUND)
 
 
 def main() -> None:
@@ -92,10 +93,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--skip-loop", action="store_true")
-    parser.add_argument("--only", nargs="+", default=None, metavar="PHASE")
+    parser.add_argument("--only", nargs="+", choices=PHASES, default=PHASES, metavar="PHASE")
     parser.add_argument("--profile", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "clients.json")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.profile and not torch.cuda.is_available():
+        parser.error("--profile tells what a GPU did, and there is none here")
+    return options
 
 
 def configuration(options: argparse.Namespace, folder: Path) -> Any:
@@ -172,12 +176,12 @@ def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict
         columns["seeds"] = stacked(experiments)
     if not options.skip_loop:
         columns["loop"] = looped(experiments[0])
-    wanted = options.only or list(columns["stack"])
-    columns = {kind: {name: column[name] for name in wanted if name in column} for kind, column in columns.items()}
+    for kind, column in columns.items():
+        columns[kind] = {name: column[name] for name in options.only if name in column}
     for column in columns.values():
         for warm_up in column.values():
             warm_up()
-    phases: dict[str, dict[str, float]] = {name: {} for name in wanted}
+    phases: dict[str, dict[str, float]] = {name: {} for name in options.only}
     for kind, column in columns.items():
         for name, each in column.items():
             phases[name][kind] = timed(each, 1 if kind == "loop" else options.repeat)
@@ -245,13 +249,14 @@ def parties(some: list[Any]) -> list[Party]:
 
 
 def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
-    title, many = f"{options.model} on {options.data}, {machine()}", f"{options.seeds} seeds"
-    table = Table("phase", "stack s", f"{many} s", f"{many} / one", "loop s", "loop / stack", title=title)
+    others = {"seeds": f"{options.seeds} seeds", "loop": "loop"}
+    others = {kind: name for kind, name in others.items() if any(kind in taken for taken in phases.values())}
+    heads = [head for name in others.values() for head in (f"{name} s", f"{name} / stack")]
+    table = Table("phase", "stack s", *heads, title=f"{options.model} on {options.data}, {machine()}")
     for name, taken in phases.items():
         row = [f"{taken['stack']:.3f}"]
-        for other in ("seeds", "loop"):
-            known = other in taken
-            row += [f"{taken[other]:.3f}", f"{taken[other] / taken['stack']:.1f}"] if known else ["", ""]
+        for kind in others:
+            row += [f"{taken[kind]:.3f}", f"{taken[kind] / taken['stack']:.1f}"] if kind in taken else ["", ""]
         table.add_row(name, *row)
     Console(width=120).print(table)
     if {BOUND, "train"} <= phases.keys():
