@@ -48,6 +48,12 @@ def test_running_averages_move_as_pytorchs_do_over_several_steps() -> None:
     torch.testing.assert_close(in_evaluation("running", statistics)("it", x, *AFFINE), layer.eval()(x))
 
 
+def test_half_precision_stays_half_by_given_statistics() -> None:
+    statistics = {"it.mean": torch.zeros(CHANNELS), "it.variance": torch.ones(CHANNELS)}
+    x, affine = features("x", 5).bfloat16(), [part.float() for part in AFFINE]
+    assert in_evaluation("running", statistics)("it", x, *affine).dtype == torch.bfloat16
+
+
 def test_a_running_forward_replaces_entries_and_leaves_the_old_tensors_alone() -> None:
     mean = torch.zeros(CHANNELS).double()
     statistics = {"it.mean": mean, "it.variance": torch.ones(CHANNELS).double()}

@@ -55,7 +55,7 @@ def fixed(statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor
     factor = weight * torch.rsqrt(statistics[f"{name}.variance"] + EPSILON)
     summand = bias - statistics[f"{name}.mean"] * factor
     shape = (-1, *[1] * (x.dim() - 2))
-    return torch.addcmul(summand.reshape(shape), x, factor.reshape(shape))
+    return torch.addcmul(summand.reshape(shape), x, factor.reshape(shape)).to(x.dtype)
 
 
 def grouped(kind: str, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
