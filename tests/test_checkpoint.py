@@ -102,7 +102,7 @@ def test_a_failing_write_leaves_the_old_file(
     monkeypatch.setattr(os, broken, fails(number))
     with pytest.raises(StorageError, match=f"cannot write .*file: {os.strerror(number)}; nothing that was there"):
         write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
     monkeypatch.undo()
     write_whole(path, b"newer")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"newer")]

@@ -19,7 +19,18 @@ from fedglean.deploy.flower import Flower
 from fedglean.deploy.local import LocalGrid
 from fedglean.deploy.post import Patience, Post, declared_of, parts_of, reply_to
 from fedglean.deploy.states import States
-from fedglean.deploy.wire import Answer, Malformed, Plan, Question, function_of, read, read_answer, trees_of, written
+from fedglean.deploy.wire import (
+    Answer,
+    Declaration,
+    Malformed,
+    Plan,
+    Question,
+    function_of,
+    read,
+    read_answer,
+    trees_of,
+    written,
+)
 from fedglean.engines.here import Kept
 from fedglean.errors import ConfigError, RoundError
 from fedglean.experiment import Experiment, prepare
@@ -89,7 +100,7 @@ def refusals(progress: Progress) -> list[tuple[int, str]]:
 def kept_at_branches(progress: Progress, folder: Path) -> dict[int, Any]:
     """What the branches have on disk under the versions that the hub names."""
     return {
-        client: States(folder / str(client), "0123456789abcdef").load(state["version"])
+        client: States(folder / str(client), "0123456789abcdef", client).load(state["version"])
         for client, state in progress.kept.states.items()
     }
 
@@ -218,6 +229,57 @@ def test_nobody_answers_for_another_or_for_another_round(
         progress = played(on_flower(experiment, grid))
         assert reason in refusals(progress)[0][1]
         assert same(expected, progress, 0.0)
+
+
+class Unreadable(LocalGrid):
+    """Flower itself cannot put together what branch 1 sent."""
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        wanted = list(message_ids)
+        if any(name.startswith("1-0-101-") for name in wanted):
+            raise IndexError("list index out of range")
+        return super().pull_messages(wanted)
+
+
+def test_a_reply_that_flower_cannot_read_is_a_refusal(
+    tmp_path: Path, without_client_1: tuple[Experiment, Progress]
+) -> None:
+    experiment, expected = without_client_1
+    progress = played(on_flower(experiment, Unreadable(branches(experiment, tmp_path))))
+    assert refusals(progress)[0] == (1, "its reply cannot be put together (IndexError)")
+    assert same(expected, progress, 0.0)
+
+
+def test_words_of_a_branch_are_shown_without_what_would_move_a_cursor(tmp_path: Path) -> None:
+    experiment = prepare(small("fed-shvr", model="mlp", rounds=1))
+
+    def shouting(body: bytes) -> bytes:
+        return written(Answer(1, 0, 1, error="\x1b[2J\ud800 all is well"))
+
+    grid = Tampered(branches(experiment, tmp_path), 1, 1, reworded(shouting))
+    assert refusals(played(on_flower(experiment, grid)))[0] == (1, " [2J  all is well")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"labelled": -1}, {"unlabelled": 10**15}, {"labelled": 0, "unlabelled": 0}, {"sums": []}, {"squares": [1, 2]},
+     {"sums": [-1]}, {"squares": [0]}, {"squares": [10**30]}, {"sums": [10**4000], "squares": [10**4000]}],
+    ids=str,
+)  # fmt: skip
+def test_a_branch_that_declares_the_impossible_is_refused(lie: dict[str, Any], tmp_path: Path) -> None:
+    experiment = prepare(small("fed-shvr", model="mlp"))
+    own, said = branches(experiment, tmp_path), []
+
+    class Lying(Branch):
+        def _declaration(self, question: Question) -> bytes:
+            honest, _ = read(Declaration, super()._declaration(question))
+            return written(replace(honest, **lie))
+
+    own[1] = Lying(**vars(own[1]))
+    dataset = experiment.dataset
+    post = Post(LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append)
+    assert sorted(post.enrol(quorum=0.8)) == [0, 2, 3, 4]
+    assert any("branch 1 declares what no images have" in sentence for sentence in said)
 
 
 class Doubled(LocalGrid):
@@ -434,7 +496,24 @@ def test_a_branch_that_lost_its_state_says_so(tmp_path: Path) -> None:
 def test_a_branch_keeps_no_more_than_the_hub_may_ask_for(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=4))
     played(on_flower(experiment, LocalGrid(branches(experiment, tmp_path))))
-    assert all(len(list(path.rglob("*"))) <= 1 + 3 for path in tmp_path.iterdir())
+    assert all(len(list(path.rglob("*.safetensors"))) <= 3 for path in tmp_path.iterdir())
+
+
+def test_an_old_order_that_is_finished_late_takes_nothing_away(tmp_path: Path) -> None:
+    states = States(tmp_path, "0123456789abcdef", 4)
+    for version in ("2-0", "9-0", "10-0"):
+        states.put(version, torch.tensor(1.0))
+    states.put("1-0", torch.tensor(0.0))
+    states.settle("1-0", "")
+    assert all(states.load(version) is not None for version in ("2-0", "9-0", "10-0"))
+    states.settle("11-0", "10-0", "9-0")
+    assert sorted(path.name for path in states.folder.iterdir()) == ["state-10-0.safetensors", "state-9-0.safetensors"]
+
+
+def test_branches_that_share_a_folder_keep_their_own_states(tmp_path: Path) -> None:
+    experiment = prepare(small("fed-shvr", model="mlp", rounds=3))
+    together = [replace(each, folder=tmp_path) for each in branches(experiment, tmp_path)]
+    assert same(played(experiment), played(on_flower(experiment, LocalGrid(together))))
 
 
 def test_a_branch_tells_nothing_of_its_files(tmp_path: Path) -> None:

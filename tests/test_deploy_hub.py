@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from fedglean.deploy.commands import (
     _wait_until_free,
     admitted,
     follow,
+    run_branch,
+    run_hub,
     superlink_command,
     supernode_command,
 )
@@ -458,6 +461,57 @@ def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None
         assert follow(path, link, said.append) == 5
         link.kill()
     assert [text.split()[0] for text in said] == ["2", "round", "2", "error:"]
+
+
+def test_a_hub_whose_app_was_killed_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    working = "import sys, time, pathlib; from fedglean.deploy.watch import take_work; "
+    working += "held = take_work(pathlib.Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    with (
+        subprocess.Popen(["sleep", "60"]) as link,
+        subprocess.Popen([sys.executable, "-c", working, str(tmp_path)], stdout=subprocess.PIPE) as hub,
+    ):
+        assert hub.stdout is not None and hub.stdout.readline()
+        Timer(1.0, hub.kill).start()
+        with pytest.raises(RoundError, match="app was killed"):
+            follow(tmp_path / "journal.jsonl", link, print)
+        monkeypatch.setattr("fedglean.deploy.commands.START", 0.1)
+        with pytest.raises(RoundError, match="did not start"):
+            follow(tmp_path / "journal.jsonl", link, print)
+        link.kill()
+
+
+def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(root: Path, tmp_path: Path) -> None:
+    out, own = tmp_path / "run", options(tmp_path, None)
+    federate(LocalGrid(branches(root, tmp_path)), hosting(root, out), lambda sentence: None)
+    own = replace(own, images=root, out=out, branches=2)
+    before = sorted(out.rglob("*"))
+    with pytest.raises(StorageError, match="another configuration"):
+        run_hub(configure("fed-shvr"), own, print)
+    assert sorted(out.rglob("*")) == before
+    (tmp_path / "new" / "flower").mkdir(parents=True)
+    hold = "import sys, time, pathlib; from fedglean.checkpoint import lock; "
+    hold += "held = lock(pathlib.Path(sys.argv[1]), None); print(flush=True); time.sleep(60)"
+    place = tmp_path / "new" / "flower" / "lock"
+    with subprocess.Popen([sys.executable, "-c", hold, str(place)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        with pytest.raises(StorageError, match="another process is at work"):
+            run_hub(configure("semifl"), replace(own, out=tmp_path / "new"), print)
+        with pytest.raises(StorageError, match="another process is at work"):
+            run_branch(["false"], tmp_path / "new", print)
+        other.kill()
+
+
+@pytest.mark.parametrize("name", ['St. "Mary"', "back\\slash", "two\nlines"])
+def test_a_name_that_flower_cannot_take_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Flower cannot pass on"):
+        supernode_command(0, name, tmp_path, tmp_path, Address("hub", 1), None, None)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "no-such-host.invalid"])
+def test_a_host_that_nobody_knows_is_told_in_one_sentence(host: str) -> None:
+    with pytest.raises(ConfigError, match="is no name or IPv4 address"):
+        _wait_until_free(Address(host, 1), 0.2)
 
 
 def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,21 @@ def test_a_finished_group_is_returned_as_it_is_and_never_overwritten(tmp_path: P
         run_seeds(config(), 2, tmp_path / "group")
 
 
+def test_who_looks_at_a_group_at_work_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_seeds(config(), 2, tmp_path)
+    for seed in ("seed-0", "seed-1"):  # as between the group's moment and the moves that follow it
+        (tmp_path / seed / "model.safetensors").unlink()
+        (tmp_path / seed / "checkpoint/current.json").rename(tmp_path / seed / "checkpoint/next.json")
+
+    def taken(place: Path, folder: Path) -> Any:
+        raise StorageError(f"another process is at work in {folder}")
+
+    monkeypatch.setattr("fedglean.folder.lock", taken)
+    with pytest.raises(StorageError, match="another process is at work"):
+        resume_seeds(tmp_path)
+    assert all((tmp_path / seed / "checkpoint/next.json").exists() for seed in ("seed-0", "seed-1"))
+
+
 def test_a_seed_that_went_ahead_alone_waits_for_the_others(tmp_path: Path) -> None:
     stopped: list[Any] = []
 

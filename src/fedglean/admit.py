@@ -19,6 +19,8 @@ from fedglean.method import Ask, Declared, Expect, Upload
 from fedglean.tree import Tree
 
 _LARGEST = sys.float_info.max
+#: So many times a number of images is still a float.
+_REPORTED = 1e200
 
 
 @dataclass(frozen=True)
@@ -235,8 +237,8 @@ def _shown(weight: float) -> str:
 
 def _check_report(report: Mapping[str, Any]) -> None:
     for name, value in report.items():
-        if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
-            raise Refused(f"reported '{name}' is not a finite number")
+        if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
+            raise Refused(f"reported '{name}' is not a number of a size to be averaged")
 
 
 __all__ = ["Admitted", "Envelope", "Expect", "Gate", "Refusal"]

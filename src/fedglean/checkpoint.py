@@ -16,8 +16,9 @@ is removed. Several seeds that go side by side have one such moment in common: s
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,26 @@ from fedglean import tree
 from fedglean.errors import StorageError
 from fedglean.tree import Tree
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two processes can be given one folder
+    fcntl = None  # type: ignore[assignment]
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Either all of the content is at `path` afterwards, or what was there before."""
     temporary = path.with_name(f".{path.name}.partial")
-    with _safely(path):
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        _moved(temporary, path)
+    try:
+        with _safely(path):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _moved(temporary, path)
+    except StorageError:
+        with suppress(OSError):
+            temporary.unlink()  # a disk that is full should not stay so
+        raise
 
 
 def _moved(new: Path, path: Path) -> None:
@@ -57,6 +68,36 @@ def _safely(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}; nothing that was there is lost") from error
+
+
+def lock(place: Path, folder: Path) -> Callable[[], Any]:
+    """Keep other processes from working in a folder, until the result is called or this one ends, even by kill -9.
+
+    This kind of lock is not handed on to forked workers, which may outlive this process.
+    """
+    if fcntl is None:
+        return lambda: None
+    try:
+        file = os.open(place, os.O_WRONLY | os.O_CREAT)
+    except OSError as error:
+        raise StorageError(f"cannot write {place}: {error.strerror}") from error
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(file)
+        raise StorageError(f"another process is at work in {folder}; wait until it ends, or end it") from None
+    except OSError:
+        pass  # a file system that knows no locks
+    return partial(os.close, file)
+
+
+@contextmanager
+def locked(place: Path, folder: Path) -> Iterator[None]:
+    release = lock(place, folder)
+    try:
+        yield
+    finally:
+        release()
 
 
 def make_folder(path: Path) -> None:
@@ -153,6 +194,7 @@ class Checkpoints:
         """(rounds done, hub state, clients' states, notes) of the last finished round."""
         content = self._read(self.current)
         self.files = content["files"]
+        self._tidy()
         trees = {name: self._get(entry) for name, entry in self.files.items()}
         state = trees.pop("state")
         notes = {name: value for name, value in content.items() if name not in ("done", "files")}

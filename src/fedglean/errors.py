@@ -59,6 +59,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}")
 
 
+def plain(text: str) -> str:
+    """A stranger's words as they may be shown: no control characters, and nothing that cannot be encoded."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def no_folder(path: Path) -> StorageError:
     """The error for a folder that is not there: says which one beside it has nearly that name."""
     beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []

@@ -4,7 +4,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedglean import tree
-from fedglean.checkpoint import Checkpoints, digest, make_folder, pack, unpack, write_whole
+from fedglean.checkpoint import Checkpoints, digest, lock, locked, make_folder, pack, unpack, write_whole
 from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
@@ -21,11 +21,6 @@ from fedglean.errors import StorageError, no_folder
 from fedglean.evaluate import Predictor
 from fedglean.method import Mixture
 from fedglean.tree import Record
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there two processes can be given one folder
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from fedglean.experiment import Experiment
@@ -51,7 +46,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoint")
-        self.release: Callable[[], Any] = lambda: None
+        self._lock: weakref.finalize[..., Any] | None = None
         if (path / "seeds.json").is_file():
             raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
         if not path.exists():
@@ -65,33 +60,25 @@ class RunFolder:
         if (path / "config.toml").exists():
             raise StorageError(_why_not(path, experiment.config))
         make_folder(path)
-        save_split(path / "split.json", experiment.split)
-        write_whole(path / "metrics.jsonl", b"")
-        write_whole(path / "config.toml", to_toml(experiment.config).encode())
+        with locked(path / "lock", path):  # two that begin at once would write into each other
+            if (path / "config.toml").exists():
+                raise StorageError(_why_not(path, experiment.config))
+            save_split(path / "split.json", experiment.split)
+            write_whole(path / "metrics.jsonl", b"")
+            write_whole(path / "config.toml", to_toml(experiment.config).encode())
         folder = cls(path)
         folder.hold()
         return folder
 
     def hold(self) -> None:
-        """Keep other processes from writing here, until `release` or this one's end, even by kill -9.
+        """Keep other processes from writing here, until `release`; into a finished run nobody writes."""
+        if self._lock is None and not self.model_path.exists():
+            self._lock = weakref.finalize(self, lock(self.path / "lock", self.path))
 
-        This kind of lock is not handed on to forked workers, which may outlive this process. Into a finished run nobody
-        writes.
-        """
-        if fcntl is None or self.model_path.exists():
-            return
-        try:
-            place = os.open(self.path / "lock", os.O_WRONLY | os.O_CREAT)
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path / 'lock'}: {error.strerror}") from error
-        self.release = weakref.finalize(self, os.close, place)
-        try:
-            fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            self.release()
-            raise StorageError(f"another process is at work in {self.path}; wait until it ends, or end it") from None
-        except OSError:
-            pass  # a file system that knows no locks
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock()
+            self._lock = None
 
     def config(self) -> Config:
         layer = read_toml(self.path / "config.toml")
@@ -111,7 +98,8 @@ class RunFolder:
         lines = self._metrics(notes["metrics"])
         if digest(lines) != notes["metrics_sha256"]:
             raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
-        write_whole(self._metrics_path, lines)
+        if self._metrics_path.stat().st_size != len(lines):
+            write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
 

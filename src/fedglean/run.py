@@ -12,6 +12,7 @@ from fedglean.aggregate import Reply
 from fedglean.config import Config
 from fedglean.engines.here import Exchange, Kept, exchange_together
 from fedglean.engines.loop import Call, Conversation, Party, side_by_side
+from fedglean.errors import plain
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder, commit
 from fedglean.method import Ask, Talk
@@ -44,7 +45,7 @@ class Run:
         """Of a run that has come to its end."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
         predictors = dict(experiment.method.predictors(progress.state))
-        if folder is not None:
+        if folder is not None and not folder.model_path.exists():
             folder.finish(predictors, experiment, progress)
         path = folder.path if folder else None
         return Result(experiment.config, progress.history, predictors, experiment.dataset.classes, path)
@@ -185,7 +186,7 @@ class HubSide:
             "report": report,
             "answered": len({client for reply in self.trained for client in reply.answered}),
             "abstained": len({client for reply in self.trained for client in reply.abstained}),
-            "refused": [{"client": refusal.client, "reason": refusal.reason} for refusal in refused],
+            "refused": [{"client": refusal.client, "reason": plain(refusal.reason)} for refusal in refused],
             "bytes_down": self.sent,
             "bytes_up": sum(reply.received for reply in self.replies),
         }

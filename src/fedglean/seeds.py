@@ -79,6 +79,7 @@ def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> Seed
     seeds, done = _group(folder)
     places = [RunFolder(folder / f"seed-{seed}") for seed in seeds]
     for place in places:
+        place.hold()
         place.checkpoints.settle(done)
     experiments = prepare_seeds(places[0].config(), seeds, [place.split() for place in places])
     runs = [Run.found(experiment, place) for experiment, place in zip(experiments, places, strict=True)]

@@ -88,7 +88,7 @@ class Branch:
     def _answer(self, order: Order, own: Tree, common: bytes) -> bytes:
         if order.client != self.number:
             raise Unable(f"this is branch {self.number}, and the order is for {order.client}")
-        states, plan = States(self.folder, order.run), order.plan
+        states, plan = States(self.folder, order.run, self.number), order.plan
         method = self.method_of(plan)
         torch.set_num_threads(plan.threads)
         labelled, unlabelled = self.images(plan.classes)

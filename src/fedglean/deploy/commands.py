@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedglean.checkpoint import make_folder, write_whole
+from fedglean.checkpoint import locked, make_folder, write_whole
 from fedglean.config import Config, read_toml, resolve, to_toml
 from fedglean.deploy.table import rendered
-from fedglean.deploy.watch import Watch
+from fedglean.deploy.watch import Watch, is_at_work
 from fedglean.errors import ConfigError, RoundError, StorageError
 
 QUIET = {
@@ -36,6 +36,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
+#: Seconds within which Flower must have started the hub's app.
+START = 300.0
 #: Seconds until a node is started again, at first and after many times.
 PAUSE, LONGEST_PAUSE = 3.0, 30.0
 #: No dependencies: with any, a SuperLink that was started otherwise would install them anew for every run.
@@ -158,9 +160,18 @@ def _options(out: Path) -> Path:
 def run_hub(config: Config, options: HubOptions, show: Show) -> int:
     """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit code."""
     need_flower()
+    from fedglean.deploy.hub import hosted, known
+
+    known(options.out, hosted(config, options.images), options.branches)
+    work = options.out.resolve() / "flower"
+    make_folder(work)
+    with locked(work / "lock", options.out):
+        return _run_hub(config, options, work, show)
+
+
+def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int:
     _end_tidily()
     _wait_until_free(options.listen.near)
-    work = options.out.resolve() / "flower"
     home, link_state = work / "home", work / "link"
     shutil.rmtree(link_state, ignore_errors=True)
     for folder in (home, work / "app", link_state):
@@ -208,7 +219,12 @@ def supernode_command(
 ) -> list[str]:
     places = {"images": str(images.resolve()), "state": str(state.resolve())}
     own = {"number": number, "name": name, **places, "device": device} | ({"use": str(use.resolve())} if use else {})
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())
+    for value in map(str, own.values()):
+        if not value.isprintable() or set(value) & set('"\\'):
+            raise ConfigError(
+                f"{value!r} has a quote, a backslash or worse in it, which Flower cannot pass on; rename it"
+            )
+    config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
     command = ["flower-supernode", "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(_free_port())]
     command += ["--node-config", config]
     if authority is None or key is None:
@@ -222,6 +238,11 @@ def run_branch(command: Sequence[str], state: Path, show: Show, give_up: float =
     _end_tidily()
     work = state / "flower"
     make_folder(work)
+    with locked(work / "lock", state):
+        return _run_branch(command, work, show, give_up)
+
+
+def _run_branch(command: Sequence[str], work: Path, show: Show, give_up: float) -> int:
     log = work / "node.log"
     write_whole(log, b"")
     flower, failing, pause = Tools(work, show), None, PAUSE
@@ -332,11 +353,13 @@ def _register(flower: Tools, public: Path) -> None:
 
 
 def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
-    """Show what the run tells, and its rounds as a table, until it tells its exit code."""
+    """Show what the run tells, and its rounds as a table, until it tells its exit code or is seen to be dead."""
+    begun, latest = False, time.monotonic() + START
     width, heading = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160, True
     with open(journal, encoding="utf-8") as file:
         text = ""
         while True:
+            working = is_at_work(journal.parent)  # before the last words are read
             text += file.read()
             *whole, text = text.split("\n")
             for line in map(json.loads, whole):
@@ -346,6 +369,11 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
                     return int(line["code"])
             if link.poll() is not None:
                 raise RoundError(f"the SuperLink ended with status {link.returncode}; its log is beside {journal}")
+            begun = begun or working
+            if begun and not working:
+                raise RoundError("the hub's app was killed, perhaps for want of memory; the same command goes on")
+            if not begun and time.monotonic() > latest:
+                raise RoundError(f"the hub's app did not start within {START:g} s; its log is beside {journal}")
             time.sleep(0.2)
 
 
@@ -372,7 +400,10 @@ def _wait_until_free(address: Address, seconds: float = 30) -> None:
 def _listens(address: Address) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex((address.host, address.port)) == 0
+        try:
+            return probe.connect_ex((address.host, address.port)) == 0
+        except socket.gaierror:
+            raise ConfigError(f"'{address.host}' is no name or IPv4 address that this machine knows") from None
 
 
 def _end_tidily() -> None:

@@ -24,9 +24,10 @@ from fedglean.deploy.flower import Flower
 from fedglean.deploy.folders import HubImages, hub_images
 from fedglean.deploy.post import Patience, Post, declared_of
 from fedglean.deploy.table import Row, row_of
+from fedglean.deploy.watch import take_work
 from fedglean.deploy.wire import Declaration, Plan
 from fedglean.engines.loop import Loop
-from fedglean.errors import FedgleanError, StorageError
+from fedglean.errors import FedgleanError, StorageError, plain
 from fedglean.evaluate import Evaluator
 from fedglean.experiment import Experiment
 from fedglean.folder import RunFolder
@@ -132,7 +133,7 @@ class Enrolled(Federation):
 
 def serve(grid: Grid, path: Path) -> None:
     """What Flower starts: a federation as the file says; what is to be told of it is appended to the journal beside."""
-    with open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
+    with take_work(path.parent), open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
         journal = Journal(file)
         try:
             hosting = Hosting(**json.loads(path.read_bytes()))
@@ -157,13 +158,13 @@ class Journal:
         self.file = file
 
     def tell(self, sentence: str) -> None:
-        self._append({"told": sentence})
+        self._append({"told": plain(sentence)})
 
     def row(self, row: Row) -> None:
-        self._append({"row": row})
+        self._append({"row": [plain(cell) for cell in row]})
 
     def end(self, code: int, sentence: str) -> None:
-        self._append({"told": sentence, "code": code})
+        self._append({"told": plain(sentence), "code": code})
 
     def _append(self, line: dict[str, Any]) -> None:
         self.file.write(json.dumps(line) + "\n")
@@ -173,22 +174,13 @@ class Journal:
 def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None) -> Result:
     """Train with the branches that the grid reaches; begins a run folder, or goes on with the one that is there."""
     layer = read_toml(Path(hosting.config))
-    config = resolve(layer.get("method"), layer)
-    device = chosen_device(config.engine.device)
-    engine = replace(config.engine, executor="loop", device=device.type, placement="here")
-    config = replace(config, engine=engine, data=replace(config.data, name="folder", root=hosting.images))
+    config = hosted(resolve(layer.get("method"), layer), Path(hosting.images))
+    device = torch.device(config.engine.device)
     torch.set_num_threads(config.engine.threads)
     images, out = hub_images(Path(hosting.images)), Path(hosting.out)
     keys = None if hosting.keys is None else {int(number): key.encode() for number, key in hosting.keys.items()}
     post = Post(grid, images.classes, hosting.branches, images.shape, hosting.patience, tell, keys)
-    if (out / "config.toml").exists():
-        _check_same(out, config)
-        roll = Roll.load(out)
-        if len(roll.branches) != hosting.branches:
-            count = len(roll.branches)
-            raise StorageError(
-                f"{out} is a run of {count} branches; go on with --branches {count}, or with another --out"
-            )
+    if roll := known(out, config, hosting.branches):
         post.declared = roll.present
         experiment = _experiment(config, images.to(device), roll, post)
         run = Run.found(experiment, RunFolder(out))
@@ -241,6 +233,20 @@ def _name(config: Config) -> str:
     return hashlib.sha256(f"{fingerprint(config)} {time.time_ns()}".encode()).hexdigest()[:16]
 
 
-def _check_same(out: Path, config: Config) -> None:
+def hosted(config: Config, images: Path) -> Config:
+    """The configuration as the hub has it: its part runs in a loop here, on its own images."""
+    engine = replace(config.engine, executor="loop", device=chosen_device(config.engine.device).type, placement="here")
+    return replace(config, engine=engine, data=replace(config.data, name="folder", root=str(images.resolve())))
+
+
+def known(out: Path, config: Config, branches: int) -> Roll | None:
+    """Who takes part in the run that the folder holds, if it holds one; it must be this one."""
+    if not (out / "config.toml").exists():
+        return None
     if fingerprint(RunFolder(out).config()) != fingerprint(config):
         raise StorageError(f"{out} holds a run of another configuration; choose another folder with --out")
+    roll = Roll.load(out)
+    if len(roll.branches) != branches:
+        count = len(roll.branches)
+        raise StorageError(f"{out} is a run of {count} branches; go on with --branches {count}, or with another --out")
+    return roll

@@ -7,7 +7,7 @@ more until it has, so that later rounds do not wait for it again; its late answe
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedglean.deploy.wire import Answer, Declaration, Malformed, Question, read, written
-from fedglean.errors import ConfigError, RoundError
+from fedglean.errors import ConfigError, RoundError, plain
 from fedglean.method import Declared
 
 RECORD = "fedglean"
@@ -23,6 +23,8 @@ RECORD = "fedglean"
 INTRODUCTION = 30.0
 #: Seconds after which a node that did not say is asked again; it may be busy with an order of a hub that was killed.
 AGAIN = 300.0
+#: Images that a branch may declare: the hub counts them one by one.
+MOST = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ class Post:
             if isinstance(body, Failed):
                 raise Malformed(f"node {node} did not say which branch it is: {body.reason}")
             claim = _declaration(body, node)
+            claim = replace(claim, name=plain(claim.name))
             self._check(claim, self.here[node])
             self.claims[node] = claim
             self.failed.pop(node, None)
@@ -233,6 +236,8 @@ class Post:
             raise Malformed(f"a node with {whose} says that it is branch {number}; refused")
         if list(claim.shape) != list(self.shape):
             raise Malformed(f"branch {number} has images of {claim.shape}, the hub of {list(self.shape)}; refused")
+        if not _possible(claim):
+            raise Malformed(f"branch {number} declares what no images have, or more than {MOST} of them; refused")
 
     def _assign(self) -> None:
         """A number belongs to the node that had it, for as long as it is there."""
@@ -266,9 +271,14 @@ class Post:
         }
 
     def _pull(self, names: Iterable[str]) -> list[tuple[str, bytes | Failed]]:
-        wanted = list(names)
-        replies = self.grid.pull_messages(wanted) if wanted else []
-        return [(reply.metadata.reply_to_message_id, _body(reply)) for reply in replies]
+        """One by one: a reply that Flower cannot put together would take along the others of its call."""
+        return [pulled for name in list(names) for pulled in self._pull_one(name)]
+
+    def _pull_one(self, name: str) -> list[tuple[str, bytes | Failed]]:
+        try:
+            return [(each.metadata.reply_to_message_id, _body(each)) for each in self.grid.pull_messages([name])]
+        except Exception as error:  # whatever Flower trips over
+            return [(name, Failed(f"its reply cannot be put together ({type(error).__name__})"))]
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self.told:
@@ -278,6 +288,19 @@ class Post:
 
 def declared_of(declaration: Declaration) -> Declared:
     return Declared(declaration.labelled, declaration.unlabelled)
+
+
+def _possible(claim: Declaration) -> bool:
+    """Whether there can be such images: the hub computes with these numbers."""
+    channels, height, width = claim.shape
+    count = claim.labelled + claim.unlabelled
+    if min(claim.labelled, claim.unlabelled) < 0 or not 0 < count <= MOST:
+        return False
+    pixels, moments = count * height * width, list(zip(claim.sums, claim.squares, strict=False))
+    return len(claim.sums) == len(claim.squares) == channels and all(
+        0 <= total <= 255 * pixels and total**2 <= pixels * squares and squares <= 255 * total
+        for total, squares in moments
+    )
 
 
 def _share(quorum: float, count: int) -> int:

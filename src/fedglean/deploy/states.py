@@ -21,13 +21,17 @@ def version_of(round: int, ask: int) -> str:
     return f"{round}-{ask}"
 
 
-class States:
-    """The versions of one run."""
+def _place(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("-"))
 
-    def __init__(self, folder: Path, run: str) -> None:
+
+class States:
+    """The versions of one branch in one run."""
+
+    def __init__(self, folder: Path, run: str, branch: int) -> None:
         if not _RUN.fullmatch(run):
             raise StorageError("a run is named by hexadecimal digits")
-        self.folder = folder / run
+        self.folder = folder / run / str(branch)
 
     def load(self, version: str) -> Tree:
         """The state of that version; None where the hub names none."""
@@ -45,10 +49,14 @@ class States:
         write_whole(self._path(version), pack(state))
 
     def settle(self, *versions: str) -> None:
-        """Nobody will ask for any but these."""
-        names = {self._path(version).name for version in versions if version}
-        for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if path.name not in names:
+        """Nobody will ask for any older than the newest of these, but for these themselves.
+
+        Newer ones stay: a process that Flower's node left behind may finish an old order after newer ones.
+        """
+        keep = {_place(version) for version in versions if version}
+        for path in self.folder.glob("state-*.safetensors"):
+            there = _place(path.stem.removeprefix("state-"))
+            if there not in keep and there < max(keep, default=there):
                 path.unlink(missing_ok=True)
 
     def _path(self, version: str) -> Path:

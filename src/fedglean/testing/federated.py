@@ -47,7 +47,7 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
 
 def with_states(outcome: Outcome, folder: Path) -> Outcome:
     """The clients' states themselves, where the hub knows no more than their versions."""
-    places = {client: States(folder / str(client), RUN) for client in outcome.kept}
+    places = {client: States(folder / str(client), RUN, client) for client in outcome.kept}
     return replace(
         outcome, kept={client: places[client].load(kept["version"]) for client, kept in outcome.kept.items()}
     )
