@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,15 +24,17 @@ from fedglean.engines.here import Here, Kept, Served
 from fedglean.engines.loop import PartyError
 from fedglean.engines.on_gpus import GpuPool
 from fedglean.engines.pool import cores, packed
+from fedglean.engines.signature import signature_of
 from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder
-from fedglean.method import Me, Predict
+from fedglean.method import Me, Predict, Stream, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
 from fedglean.plugins import activate
 from fedglean.run import Run, play, resume, run
+from fedglean.sgd import SGD
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
 
@@ -88,6 +91,19 @@ def test_one_and_two_workers_give_the_bits_of_here(method: str, executor: str) -
     assert all('"answered": 5' in line for line in here["lines"][:2])
     for count in (1, 2):
         assert everything(under(config, Workers, workers=count)) == here
+
+
+def test_a_step_is_known_again_though_its_method_was_unpickled_anew() -> None:
+    experiment = prepare(small("hassle"))
+    model, images = experiment.start().models["supervised"], experiment.federation.labelled[0]
+    streams = {"images": Stream(images, batch=5)}
+
+    def signature(method: Any) -> Any:
+        return signature_of(Train(model, streams, method.dual_loss, SGD(method.rate), epochs=1))
+
+    method = experiment.method
+    assert signature(pickle.loads(pickle.dumps(method))) == signature(method)
+    assert signature(replace(method, proximity=False)) != signature(method)
 
 
 class Reversed(Workers):

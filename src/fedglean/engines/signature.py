@@ -1,5 +1,7 @@
 """What requests must have in common to be served together, or by the same written-down step."""
 
+import inspect
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,7 @@ from fedglean.method import Predict, Statistics, Stream, Train
 def signature_of(request: Any) -> Any:
     """Requests of one signature can be served together."""
     if isinstance(request, Train):
-        what = request.step or (request.loss, replace(request.sgd, rate=0.0))  # type: ignore[type-var]
+        what = _known(request.step) or (_known(request.loss), replace(request.sgd, rate=0.0))  # type: ignore[type-var]
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
@@ -24,6 +26,12 @@ def signature_of(request: Any) -> Any:
     if isinstance(request, Statistics):
         return "statistics", id(request.model), id(request.images.store), request.batch
     return "other", id(request)
+
+
+def _known(function: Any) -> Any:
+    """A method's own function, whichever copy of the method it is bound to: workers unpickle one in every exchange."""
+    own = inspect.ismethod(function) and isinstance(function.__self__, Hashable)
+    return (function.__func__, function.__self__) if own else function
 
 
 def _kind(leaf: Any) -> tuple[Any, ...]:
