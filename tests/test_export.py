@@ -241,6 +241,13 @@ def test_a_hub_of_branches_is_compared_on_its_own_test_images(tmp_path: Path) ->
     assert code == 0 and "on 12 test images" in output
 
 
+def test_the_runs_own_model_is_not_written_over(hassle: Path) -> None:
+    before = (hassle / "model.safetensors").read_bytes()
+    code, output = invoke("export", hassle, "--state-dict", hassle / "model.safetensors")
+    assert code == 2 and "choose another name" in output
+    assert (hassle / "model.safetensors").read_bytes() == before
+
+
 def test_nothing_to_write_is_a_mistake(hassle: Path) -> None:
     code, output = invoke("export", hassle)
     assert code == 2 and "--onnx model.onnx" in output

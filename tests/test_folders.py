@@ -1,5 +1,6 @@
 """A user's own images: who holds what follows from folders or arrays, and what makes no sense is refused by name."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -186,6 +187,12 @@ def test_images_of_mixed_sizes_are_refused_by_name(root: Path) -> None:
 def test_grey_and_colour_do_not_mix(root: Path) -> None:
     paint(root / "test" / "dog" / "colour.png", 1, mode="RGB")
     refused(root, r"colour.png is 16 x 16 pixels in colour but .* in grey")
+
+
+def test_a_file_name_that_is_not_utf_8_is_refused(root: Path) -> None:
+    picture = next((root / "hub").rglob("*.png"))
+    shutil.copy(picture, os.fsencode(picture.parent) + b"/caf\xe9.png")
+    refused(root, "rename it")
 
 
 def test_deep_pixels_are_refused_by_name(root: Path) -> None:

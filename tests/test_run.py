@@ -195,10 +195,24 @@ def test_an_image_of_another_size_and_colour_is_brought_to_the_models(result: Re
     assert predict(result.folder, []) == []
 
 
+def test_a_picture_is_read_as_training_would_read_it(result: Result, tmp_path: Path) -> None:
+    assert result.folder is not None
+    upright = Image.fromarray(prepare(result.config).dataset.test_images[0, 0].numpy())
+    turned, tag = upright.transpose(Image.Transpose.ROTATE_90), Image.Exif()
+    tag[0x0112] = 6  # the camera was held so that it has to be turned back
+    upright.save(tmp_path / "upright.png")
+    turned.save(tmp_path / "turned.png", exif=tag)
+    a, b = predict(result.folder, [tmp_path / "upright.png", tmp_path / "turned.png"])
+    assert a.probabilities == b.probabilities
+    Image.new("I;16", (8, 8)).save(tmp_path / "deep.png")
+    with pytest.raises(DataError, match=r"deep.png has pixels of kind 'I;16'"):
+        predict(result.folder, [tmp_path / "deep.png"])
+
+
 def test_what_is_no_image_is_named(result: Result, tmp_path: Path) -> None:
     assert result.folder is not None
     (tmp_path / "text.png").write_text("not a picture")
-    with pytest.raises(DataError, match=r"text.png is not an image that can be read"):
+    with pytest.raises(DataError, match=r"text.png is no readable image"):
         predict(result.folder, [tmp_path / "text.png"])
     with pytest.raises(DataError, match=r"there is no image .*nowhere.png"):
         predict(result.folder, [tmp_path / "nowhere.png"])

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from fedglean.augment import Recipe
+from fedglean.data.folders import read_image
 from fedglean.engines.batches import Setting
 from fedglean.errors import DataError
 from fedglean.evaluate import Predictor, logits
@@ -54,16 +55,12 @@ def _judge(
 
 def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
     channels, height, width = shape
-    try:
-        with Image.open(path) as file:
-            image = file.convert("L" if channels == 1 else "RGB")
-            if image.size != (width, height):
-                image = image.resize((width, height), Image.Resampling.BILINEAR)
-            pixels = np.array(image, dtype=np.uint8)
-    except FileNotFoundError:
-        raise DataError(f"there is no image {path}") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png") from None
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{path} is not an image that can be read ({error})") from error
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png")
+    if not path.exists():
+        raise DataError(f"there is no image {path}")
+    image = read_image(path).convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)

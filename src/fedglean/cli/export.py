@@ -34,6 +34,8 @@ def export(
     wanted = [(path, save) for path, save in ((onnx, save_onnx), (state_dict, save_state_dict)) if path is not None]
     if not wanted:
         raise ConfigError("nothing to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
+    if any(path.resolve() == (folder / "model.safetensors").resolve() for path, _ in wanted):
+        raise ConfigError(f"{folder / 'model.safetensors'} is the run's own model; choose another name")
     if onnx is not None:
         need_onnx()
     trained = read_run(folder, predictor)

@@ -82,7 +82,9 @@ def subfolders(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     """All images below, by path."""
-    below = (path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    below = [path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()]
+    if odd := next((path for path in below if not str(path).isprintable()), None):
+        raise DataError(f"{str(odd)!a} has a name that cannot be shown, in UTF-8 at least; rename it")
     return sorted(path for path in below if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
@@ -171,14 +173,20 @@ def _described(image: NDArray[np.uint8]) -> str:
 
 
 def _decode(path: Path) -> NDArray[np.uint8]:
-    """C x H x W, upright as its camera meant it, without transparency."""
+    """C x H x W."""
+    image = np.asarray(read_image(path))
+    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+
+
+def read_image(path: Path) -> Image.Image:
+    """Grey or colour, upright as its camera meant it, without transparency."""
     try:
         with Image.open(path) as file:
             mode = file.mode
             kind = "L" if mode in _GREY else "RGB" if mode in _COLOUR else ""
-            image = np.asarray(ImageOps.exif_transpose(file).convert(kind)) if kind else None
+            image = ImageOps.exif_transpose(file).convert(kind) if kind else None
     except Exception as error:  # Pillow's parsers raise whatever they trip over
         raise DataError(f"{path} is no readable image ({error}); replace or remove it") from error
     if image is None:
         raise DataError(f"{path} has pixels of kind '{mode}'; save it with 8 bits a channel, grey or colour")
-    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+    return image
