@@ -104,10 +104,10 @@ def parsed() -> argparse.Namespace:
 
 def configuration(options: argparse.Namespace, folder: Path) -> Any:
     small = options.data == "digits"
-    data = noise(folder) if options.data == "noise" else {"data": options.data, "data_root": options.data_root}
-    labels = options.labels or (20 if small else 4000)
+    labels = f"hub:{options.labels or (20 if small else 4000)}"
+    given = {"data": options.data, "data_root": options.data_root, "labels": labels, "clients": 100}
     return configure(
-        "semifl", **data, model=options.model, labels=f"hub:{labels}", clients=100,
+        "semifl", **(noise(folder) if options.data == "noise" else given), model=options.model,
         active=len(ACTIVE) / 100, strong="semifl-ra",
         executor="stack", compile=options.compile, half=options.half, threshold=0.95, block=100,
         deterministic=options.deterministic, hub_batch=10 if small else 250,

@@ -132,7 +132,7 @@ def noise(clients: int, folder: Path) -> dict[str, Any]:
         folder / "noise.npz", hub_images=images[:40], hub_labels=labels, client_images=images[40:], client_ids=ids,
         test_images=images[:40], test_labels=labels,
     )  # fmt: skip
-    return {"data": "npz", "data_root": str(folder / "noise.npz")}
+    return {"data": "npz", "data_root": str(folder / "noise.npz"), "labels": None, "clients": None}
 
 
 def memory() -> float:

@@ -136,7 +136,7 @@ def test_a_bad_partition_is_refused_in_one_helpful_sentence(partition: str, sent
 
 @pytest.mark.parametrize("clients", [0, -1, 101])
 def test_more_clients_than_images_are_refused(clients: int) -> None:
-    with pytest.raises(ConfigError, match="use 1 to 100 clients"):
+    with pytest.raises(ConfigError, match="cannot share 100 images"):
         deal(CIFAR[:100], clients, "iid")
 
 

@@ -190,8 +190,10 @@ def test_an_image_of_another_size_and_colour_is_brought_to_the_models(result: Re
     large.save(tmp_path / "large.png")
     small = large.convert("L").resize((8, 8), Image.Resampling.BILINEAR)
     small.save(tmp_path / "small.png")
-    a, b = predict(result.folder, [tmp_path / "large.png", tmp_path / "small.png"])
+    told: list[str] = []
+    a, b = predict(result.folder, [tmp_path / "large.png", tmp_path / "small.png"], told.append)
     assert a.probabilities == b.probabilities
+    assert told == [f"{tmp_path / 'large.png'}: 16 x 16 pixels, scaled to the model's 8 x 8"]
     assert predict(result.folder, []) == []
 
 

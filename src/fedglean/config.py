@@ -18,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 from fedglean.augment import STRONG
 from fedglean.data.labels import LAYOUTS
 from fedglean.data.partition import dealer, of_form
-from fedglean.data.sources import DATASETS, PUBLISHED
+from fedglean.data.sources import DATASETS, OWN, PUBLISHED
 from fedglean.errors import ConfigError, unknown
 from fedglean.method import Method, setting
 from fedglean.methods import METHODS
@@ -144,7 +144,10 @@ def configure(
     brought = layers[-1] if file is not None else {}
     if brought.get("settings") and brought.get("method", name) != name:
         raise ConfigError(f"{file} has settings of {brought['method']}, not of {name}; leave them or '{name}' out")
-    return resolve(name, *layers, *(_nested(_place(key, value, name), value) for key, value in given.items()))
+    places = {_place(key, value, name): value for key, value in given.items()}
+    config = resolve(name, *layers, *(_nested(place, value) for place, value in places.items()))
+    _refuse_ignored(config, places)
+    return config
 
 
 def make_method(config: Config) -> Method:
@@ -224,6 +227,15 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     if not isinstance(chosen, str) or chosen not in METHODS:
         raise unknown("method", str(chosen), METHODS)
     return chosen
+
+
+def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
+    """Who holds what is not to be chosen where files say it."""
+    says = f"'{config.split.file}'" if config.split.file else f"the {config.data.name} data"
+    if config.split.file or config.data.name in OWN:
+        for key in ("split.labels", "split.clients", "split.partition"):
+            if key in given:
+                raise ConfigError(f"{says} says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
 
 
 def _preset(name: str) -> dict[str, Any]:

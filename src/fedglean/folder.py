@@ -49,6 +49,10 @@ class RunFolder:
         self._lock: weakref.finalize[..., Any] | None = None
         if (path / "seeds.json").is_file():
             raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
+        if (path / "compare.json").is_file():
+            runs = sorted(each.parent for each in path.glob("*/seed-*/config.toml"))
+            such = f", such as {runs[0]}" if runs else ""
+            raise StorageError(f"{path} holds a comparison; name one of its runs{such}")
         if not path.exists():
             raise no_folder(path)
         if not (path / "config.toml").is_file():

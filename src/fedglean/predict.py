@@ -1,6 +1,6 @@
 """Label images with a finished run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +27,20 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-def predict(folder: Path, images: Sequence[Path]) -> list[Prediction]:
-    """Images are turned grey or coloured and scaled as the model wants them; the run's first predictor judges."""
+def predict(
+    folder: Path, images: Sequence[Path], tell: Callable[[str], None] = lambda sentence: None
+) -> list[Prediction]:
+    """Images are turned grey or coloured and scaled as the model wants them; the run's first predictor judges.
+
+    `tell` hears of every image that was scaled: on such the model was not trained.
+    """
     predictors, notes = RunFolder(folder).predictors()
     predictor = next(iter(predictors.values()))
     model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
     shape = model.architecture.shape
     if not images:
         return []
-    stacked = torch.stack([_read(path, shape) for path in images])
+    stacked = torch.stack([_read(path, shape, tell) for path in images])
     recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
     dtype = next(iter(model.parameters.values())).dtype
     return _judge(predictor, stacked, images, notes["classes"], Setting(recipe, dtype))
@@ -53,7 +58,7 @@ def _judge(
     return found
 
 
-def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
+def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) -> torch.Tensor:
     channels, height, width = shape
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png")
@@ -61,6 +66,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
         raise DataError(f"there is no image {path}")
     image = read_image(path).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
+        tell(f"{path}: {image.width} x {image.height} pixels, scaled to the model's {width} x {height}")
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)

@@ -1,5 +1,6 @@
 """Commands that show what there is: list, config, partition, predict."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
@@ -57,8 +58,9 @@ def predict(
     folder: Annotated[Path, typer.Argument(help="A finished run.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
 ) -> None:
-    """Label images with the model of a finished run."""
-    rows = [(str(each.path), each.label, percent(each.probability)) for each in judge(folder, images)]
+    """Label images with the model of a finished run; those of another size are scaled, which is told."""
+    found = judge(folder, images, partial(print, file=sys.stderr))
+    rows = [(str(each.path), each.label, percent(each.probability)) for each in found]
     screen().print(names_table("", rows))
 
 

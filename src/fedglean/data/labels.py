@@ -79,7 +79,7 @@ def make_split(labels: Tensor, classes: int, clients: int, partition: str, who: 
     if labels.ndim != 1 or len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
     if not 1 <= clients <= len(labels):
-        raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use 1 to {len(labels)} clients")
+        raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use fewer")
     pool = Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
     hub, labelled, unlabelled = layout.give(pool, who, who.partition(":")[2])
     if (len(labelled), len(unlabelled)) != (clients, clients):
@@ -98,15 +98,15 @@ def _nothing(clients: int = 0) -> Groups:
 
 def _hub(pool: Pool, who: str, value: str) -> Holdings:
     count, classes = whole(value, who), pool.classes
-    if count % classes:
-        low = count - count % classes
-        near = f"hub:{low} or hub:{low + classes}" if low else f"hub:{classes}"
-        raise ConfigError(f"'{who}' cannot be equal for {classes} classes; use {near}")
     have = np.bincount(pool.truth, minlength=classes)
     if (most := int(have.min()) * classes) < count:
         few = f"class {have.argmin()} has only {have.min()} images"
         advice = f"use at most {most}" if most else "every class needs some"
-        raise ConfigError(f"'{who}' needs {count // classes} images of every class but {few}; {advice}")
+        raise ConfigError(f"'{who}' needs {-(-count // classes)} images of every class but {few}; {advice}")
+    if count % classes:
+        low = count - count % classes
+        near = f"hub:{low} or hub:{low + classes}" if low else f"hub:{classes}"
+        raise ConfigError(f"'{who}' cannot be equal for {classes} classes; use {near}")
     # Sorted by class as in SemiFL's code: its batch-norm statistics depend on the order.
     groups = pool.by_class(pool.all(), "hub")
     hub = np.concatenate([group[: count // classes] for group in groups])

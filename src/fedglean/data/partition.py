@@ -94,7 +94,7 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
     """Every image to one of the clients; a pure function of the key."""
     if clients > len(images):
         raise ConfigError(
-            f"{clients} clients cannot share {len(images)} images; use fewer clients or leave more images"
+            f"{clients} clients cannot share {len(images)} images; use at most {len(images)}, or leave them more images"
         )
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))

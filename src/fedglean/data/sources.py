@@ -190,6 +190,8 @@ def _line(known: Published) -> str:
     return f"{sum(known.sizes):,} images of {len(known.classes)} classes, from disk; get it with {known.fetch}"
 
 
+#: Those that say by themselves who holds what.
+OWN = ("folder", "npz")
 DATASETS: dict[str, Source] = {
     "digits": Source(_digits, "scikit-learn's 1,797 images of 8 x 8 pixels, built in"),
     **{name: Source(partial(load_published, known), _line(known), True) for name, known in PUBLISHED.items()},

@@ -97,7 +97,8 @@ def _largest(counts: Counts, classes: tuple[str, ...], shown: int = 3) -> str:
     if not order:
         return "-"
     head = ", ".join(f"{escape(names[kind])} {counts[kind]}" for kind in order[:shown])
-    return f"{len(order)}: {head}" + (", ..." if len(order) > shown else "")
+    known = sum(kind < len(classes) for kind in order)
+    return (f"{known}: " if known else "") + head + (", ..." if len(order) > shown else "")
 
 
 def _lines(holders: list[int], longest: int) -> list[list[int]]:
