@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -165,6 +166,22 @@ def test_the_first_method_decides_what_the_user_left_open_and_the_plan_says_so()
     assert "rounds 25 for all, as fed-shvr has it (fedmatch brings 40)" in plan.notes
     given = planned({"fed-shvr": {}, "fedmatch": {}}, 1, {"rounds": 3})
     assert not any(note.startswith("rounds") for note in given.notes)
+
+
+def test_labels_at_the_hub_and_at_clients_both_count_as_a_floor(tmp_path: Path) -> None:
+    digits = load("digits")
+    images, labels = digits.train_images[:200, 0].numpy(), digits.train_labels[:200].numpy()
+    known = np.where(np.arange(160) % 4 < 3, labels[40:], -1)  # three of four images at the clients have a label
+    np.savez(
+        tmp_path / "own.npz", hub_images=images[:40], hub_labels=labels[:40], client_images=images[40:],
+        client_ids=np.arange(160) // 40, client_labels=known, test_images=images, test_labels=labels,
+    )  # fmt: skip
+    own = {**SMALL, "data": "npz", "data_root": str(tmp_path / "own.npz")}
+    found = compare(["fedavg-fixmatch"], 1, **own)
+    assert [row.label for row in found.rows] == ["fedavg-fixmatch", "hub-only", "fedavg"]
+    ends = {row.label: row.last.mean for row in found.rows}
+    assert found.helped[0].floor == max(("hub-only", "fedavg"), key=lambda label: ends[label])
+    assert [entry.label for entry in planned({"fedavg": {}}, 1, own).entries] == ["fedavg", "hub-only"]
 
 
 def test_one_site_and_all_labels_see_the_same_images_in_their_own_way() -> None:

@@ -35,7 +35,7 @@ from fedglean.report.page import write_page
 from fedglean.result import Result
 from fedglean.run import OnRounds
 from fedglean.seeds import SeedsResult, ensure_seeds, is_group, run_seeds
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, Row, answer, helped, leader, rows
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, Row, answer, floors, helped, leader, rows
 
 #: What all have in common, by flag and place in a configuration. Model and rounds may be asked for by one alone.
 SHARED = {
@@ -136,10 +136,10 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
     dataset, splits = _divided(first, numbers)
     notes = _told(entries, first, named, options)
     entries = [replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries]
-    floor = _floor(splits[0])
-    if floor is not None and not any(each.config.method == floor for each in entries):
-        entries.append(_alone(floor, first))
-        notes.append(f"{floor} is added: what the labels alone are worth")
+    for floor in floors(splits[0]):
+        if not any(each.config.method == floor for each in entries):
+            entries.append(_alone(floor, first))
+            notes.append(f"{floor} is added: what the labels alone are worth")
     notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
     _check(entries, dataset, splits)
     return Plan(tuple(entries), numbers, tuple(notes))
@@ -234,13 +234,6 @@ def _told(
         if others and options.get(name, options.get(key)) is None:
             notes.append(f"{name} {value(first)} for all, as {leading} has it ({', '.join(others)})")
     return notes
-
-
-def _floor(split: Split) -> str | None:
-    """The method that trains on labels alone; None where there is nothing else to train on."""
-    if not any(len(part) for part in split.unlabelled):
-        return None
-    return "hub-only" if len(split.hub) else "fedavg"
 
 
 def _alone(name: str, first: Config) -> Entry:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
+from fedglean.data.partition import Split
 from fedglean.engines.batches import Setting
 from fedglean.evaluate import logits
 from fedglean.method import Mixture
@@ -69,6 +70,13 @@ class Help:
     @property
     def answer(self) -> str:
         return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
+
+
+def floors(split: Split) -> list[str]:
+    """The methods that train on the labels alone: at the hub, at the clients. None where no image lacks its label."""
+    if not any(map(len, split.unlabelled)):
+        return []
+    return ["hub-only"] * (len(split.hub) > 0) + ["fedavg"] * any(map(len, split.labelled))
 
 
 def judged(low: float, high: float) -> str:
