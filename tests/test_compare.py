@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from fedglean.data.sources import load
 from fedglean.data.split_file import load_split
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.report.costs import cost_drawing
+from fedglean.report.examine import Examiner
+from fedglean.report.gather import gather
+from fedglean.report.story import did_it_help
 from fedglean.verdict import Difference, Help, answer, difference, right
 
 SMALL: dict[str, Any] = {
@@ -203,6 +206,15 @@ def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:
     assert gap.mean == pytest.approx(mine[0].last.accuracy - its[0].last.accuracy)
     assert (gap.low, gap.high) == pytest.approx((gap.mean - reach, gap.mean + reach))
     assert "one seed" in gap.over
+
+
+def test_the_page_answers_as_the_comparison_does(done: Comparison, tmp_path: Path) -> None:
+    for found in (done, compare(["semifl"], 1, out=tmp_path / "one", labels="hub:20", **SMALL)):
+        assert found.folder is not None and found.helped
+        answers = did_it_help(gather([found.folder]), Examiner())["answers"]
+        asked = [asdict(help) | {"verdict": help.answer.capitalize()} for help in found.helped]
+        assert [{name: each[name] for name in asked[0]} for each in answers] == asked
+        assert all(f'"{each["verdict"]}"' in (found.folder / "report.html").read_text() for each in answers)
 
 
 def test_seeds_are_judged_by_students_interval(done: Comparison) -> None:

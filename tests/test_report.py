@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,11 @@ from fedglean.folder import Progress, RunFolder
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told, write_page
-from fedglean.report.story import confidence
 from fedglean.report.watch import Watcher
 from fedglean.run import Run, play, run
 from fedglean.seeds import SeedsResult, run_seeds
 from fedglean.testing.faults import not_a_number, poison
+from fedglean.verdict import difference, over_seeds
 
 MAIN = [sys.executable, "-c", "from fedglean.cli import main; main()"]
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
@@ -139,8 +139,8 @@ def test_whether_unlabelled_clients_helped_is_a_paired_comparison_of_seeds(made:
     differences = [one.last.accuracy - other.last.accuracy for one, other in pairs]
     (answer,) = answers
     interval = ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert answer["difference"] == pytest.approx(np.mean(differences))
-    assert (answer["low"], answer["high"]) == pytest.approx((interval.low, interval.high))
+    assert answer["gain"]["mean"] == pytest.approx(np.mean(differences))
+    assert (answer["gain"]["low"], answer["gain"]["high"]) == pytest.approx((interval.low, interval.high))
     assert "2 seeds" in answer["sentence"] and (answer["label"], answer["floor"]) == ("semifl", "hub-only")
 
 
@@ -162,13 +162,19 @@ def test_the_verdict_needs_an_interval_on_one_side_of_zero(
         (tmp_path / name / "seeds.json").write_text('{"seeds": [0, 1, 2]}')
     (answer,) = told(gather([tmp_path]), Examiner())["help"]["answers"]
     assert answer["verdict"].startswith(word)
-    assert (answer["low"] > 0, answer["high"] < 0) == (word == "Yes", word == "No")
+    assert (answer["gain"]["low"] > 0, answer["gain"]["high"] < 0) == (word == "Yes", word == "No")
 
 
-def test_one_seed_has_no_interval(made: Made) -> None:
-    assert confidence([0.3]) is None
+def test_one_seed_is_judged_by_its_test_images_and_not_before_its_models_are_there(made: Made, tmp_path: Path) -> None:
+    assert over_seeds([0.3]) is None
     (answer,) = told(gather([made.all / "semifl/seed-0", made.all / "hub-only"]), Examiner())["help"]["answers"]
-    assert answer["low"] is None and answer["seeds"] == [0] and "--seeds" in answer["sentence"]
+    pair, digits = [each.results[:1] for each in (made.semifl, made.alone)], load("digits")
+    assert answer["gain"] == asdict(difference(*pair, digits)) and "--seeds" in answer["sentence"]
+    assert answer["verdict"].endswith("with this seed")
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    (tmp_path / "run/model.safetensors").unlink()
+    (answer,) = told(gather([tmp_path / "run", made.all / "hub-only"]), Examiner())["help"]["answers"]
+    assert answer["verdict"] == "Too uncertain to say" and "so far" in answer["sentence"]
 
 
 def test_without_labels_alone_the_page_says_how_to_get_the_answer_and_that_works(made: Made, tmp_path: Path) -> None:

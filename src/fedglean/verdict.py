@@ -30,6 +30,7 @@ ALL_LABELS = ("hub-all", "fedavg-all")
 
 FEW, WIDE = 5, " (few, so they are wide)"
 IMAGES = "the test images of one seed: how seeds differ is not in it"
+UNTESTED = "one seed, which says nothing until its final models are tested image by image"
 
 Results = Mapping[str, Sequence[Result]]
 
@@ -121,21 +122,24 @@ def helped(results: Results, methods: Sequence[str], alone: Sequence[str], datas
 def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) -> Difference:
     """Mine less its, by seed."""
     gaps = [a.last.accuracy - b.last.accuracy for a, b in zip(mine, its, strict=True)]
-    interval = confidence(gaps)
-    if interval is not None:
-        return Difference(fmean(gaps), *interval, f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else ""))
-    apart = right(mine[0], dataset) - right(its[0], dataset)
-    reach = 1.96 * float(apart.std()) / sqrt(len(apart))
-    return Difference(gaps[0], gaps[0] - reach, gaps[0] + reach, IMAGES)
+    return over_seeds(gaps) or over_images(gaps[0], right(mine[0], dataset), right(its[0], dataset))
 
 
-def confidence(differences: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval of their mean; None for a single one, which says nothing about others."""
-    if len(differences) < 2:
+def over_seeds(gaps: Sequence[float]) -> Difference | None:
+    """Their mean with Student's interval; None of a single one, which says nothing about others."""
+    if len(gaps) < 2:
         return None
-    reach = float(stdtrit(len(differences) - 1, 0.975)) * stdev(differences) / sqrt(len(differences))
-    mean = fmean(differences)
-    return mean - reach, mean + reach
+    reach = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / sqrt(len(gaps))
+    mean = fmean(gaps)
+    return Difference(mean, mean - reach, mean + reach, f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else ""))
+
+
+def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Difference:
+    """By which test images each is `right` about; where that is not known, the gap may as well be any."""
+    if mine is None or its is None:
+        return Difference(gap, -1.0, 1.0, UNTESTED)
+    reach = 1.96 * float((mine - its).std()) / sqrt(len(mine))
+    return Difference(gap, gap - reach, gap + reach, IMAGES)
 
 
 def right(result: Result, dataset: Dataset) -> Tensor:

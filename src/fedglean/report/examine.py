@@ -40,6 +40,13 @@ class Examiner:
 
     def exam(self, run: Told) -> dict[str, Any]:
         """Confusion and examples of the final model; or, as `missing`, why there are none."""
+        return {name: value for name, value in self._examined(run).items() if name != "right"}
+
+    def right(self, run: Told) -> Tensor | None:
+        """1 for every test image that the final model labels rightly, 0 for the others; None where `exam` has none."""
+        return self._examined(run).get("right")
+
+    def _examined(self, run: Told) -> dict[str, Any]:
         if not run.finished or not run.tested:
             return {"missing": "The run is not finished; its final model is examined when it is."}
         return self._once("exam", run, run.folder.model_path, self._exam)
@@ -89,18 +96,19 @@ class Examiner:
         output = logits(tree.to_device(predictor, device), dataset.test_images.to(device), setting)
         chances = output.double().softmax(-1).cpu()
         told = run.tested[-1]["accuracy"][name]
-        right = float((chances.argmax(-1) == dataset.test_labels).double().mean())
-        if abs(right - told) > 0.01:
+        right = (chances.argmax(-1) == dataset.test_labels).double()
+        if abs(right.mean() - told) > 0.01:
             raise DataError(
-                f"on the test images found here the model has {right:.1%}, in its run it had {told:.1%}; "
+                f"on the test images found here the model has {right.mean():.1%}, in its run it had {told:.1%}; "
                 "they are not the same images"
             )
         return {
             "classes": classes,
             "confusion": _confusion(dataset.test_labels, chances.argmax(-1), len(classes)),
             "examples": _examples(dataset.test_images, dataset.test_labels, chances),
-            "wrong": int((chances.argmax(-1) != dataset.test_labels).sum()),
+            "wrong": int((1 - right).sum()),
             "tested": len(chances),
+            "right": right,
         }
 
 

@@ -50,7 +50,7 @@ def told(groups: Sequence[Group], examiner: Examiner, title: str | None = None, 
     return {
         "title": title or story["sentence"],
         "headline": story,
-        "help": did_it_help(groups),
+        "help": did_it_help(groups, examiner),
         "groups": [_group(group, examiner) for group in groups],
         "live": live,
     }
@@ -64,7 +64,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "label": group.label,
         "method": config.method,
         "summary": METHODS[config.method].summary,
-        "role": role(config),
+        "role": role(group),
         "data": config.data.name,
         "rounds": config.rounds,
         "finished": group.finished,

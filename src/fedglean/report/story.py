@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fedglean.config import Config, make_method
+from fedglean.config import make_method
 from fedglean.methods.central import Central
+from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, confidence, judged
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, over_images, over_seeds
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,9 @@ class Scores:
         return stdev(self.values) if len(self.values) > 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Help:
-    """A method against the labels alone, seed against seed: mean difference and its 95 % interval, if there is one."""
-
-    label: str
-    floor: str
-    difference: float
-    low: float | None
-    high: float | None
-    seeds: list[int]
-    differences: list[float]
-    verdict: str
-    sentence: str
-
-
-def role(config: Config) -> str:
-    """What a run is there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
+def role(group: Group) -> str:
+    """What runs are there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
+    config = group.config
     central = isinstance(make_method(config), Central)
     if config.method in ALL_LABELS or config.split.labels in ("all", "all-hub") or central:
         return "reference"
@@ -66,7 +53,7 @@ def best(runs: Sequence[Told], name: str) -> Scores:
 
 def headline(groups: Sequence[Group]) -> dict[str, str]:
     """Of the best of the methods; of what there is where there is no method."""
-    asked = [group for group in groups if role(group.config) == "method"] or list(groups)
+    asked = [group for group in groups if role(group) == "method"] or list(groups)
     tested = [group for group in asked if any(run.tested for run in group.runs)]
     if not tested:
         config = asked[0].config
@@ -103,55 +90,55 @@ def _result(group: Group) -> str:
     return next(run.names[0] for run in group.runs if run.tested)
 
 
-def did_it_help(groups: Sequence[Group]) -> dict[str, Any]:
-    """The answers where a labels-only run of the same task is there; else how to get one."""
-    methods = [group for group in groups if role(group.config) == "method"]
+def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
+    """The answers where a labels-only run of the same task is there, as a comparison has them; else how to get one."""
+    methods = [group for group in groups if role(group) == "method"]
     if not methods:
         return {"answers": [], "how": None, "why": "None of these runs learns from unlabelled images."}
-    answers = [help for group in methods if (help := _help(group, groups)) is not None]
+    alone = [group for group in groups if role(group) == "labels alone"]
+    answers = [answer for group in methods if (answer := _answer(group, alone, examiner)) is not None]
     if answers:
-        return {"answers": [asdict(answer) for answer in answers], "how": None, "why": None}
+        return {"answers": answers, "how": None, "why": None}
     return {"answers": [], "how": _how(methods[0]), "why": "That takes a run on the labels alone to compare with:"}
 
 
-def _help(group: Group, groups: Sequence[Group]) -> Help | None:
-    """Against the better one where several labels-only runs fit: the honest floor."""
-    alone = [other for other in groups if role(other.config) == "labels alone"]
-    floors = [other for other in alone if _same_task(group.config, other.config)]
-    pairs = {floor.label: _differences(group, floor) for floor in floors}
-    pairs = {label: differences for label, differences in pairs.items() if differences}
-    if not pairs:
+def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[str, Any] | None:
+    """Against the best one where several labels-only runs fit: the honest floor."""
+    fitting = {floor.label: pairs for floor in alone if (pairs := _pairs(group, floor))}
+    if not fitting:
         return None
-    floor, by_seed = min(pairs.items(), key=lambda pair: fmean(pair[1].values()))
-    differences = list(by_seed.values())
-    mean, interval = fmean(differences), confidence(differences)
-    low, high = interval or (None, None)
-    verdict, sentence = _verdict(group.label, floor, mean, interval, len(differences))
+    floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
+    gaps = [_end(mine) - _end(its) for mine, its in pairs]
+    gain = over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
+    help = Help(group.label, floor, gain)
+    sentence = _sentence(help)
+    if len(gaps) == 1:
+        sentence += " Repeat both with --seeds 5."
     if not group.finished:
         sentence += " The run is not finished: so far only."
-    return Help(group.label, floor, mean, low, high, list(by_seed), differences, verdict, sentence)
+    return asdict(help) | {"verdict": help.answer.capitalize(), "sentence": sentence}
 
 
-def _same_task(a: Config, b: Config) -> bool:
-    return (a.data.name, a.split.labels, a.model.name) == (b.data.name, b.split.labels, b.model.name)
+def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
+    """Tested runs of one seed on one task."""
+    others = {run.config.seed: run for run in floor.runs if run.tested}
+    found = [(run, others[run.config.seed]) for run in group.runs if run.tested and run.config.seed in others]
+    return [pair for pair in found if _same_task(*pair)]
 
 
-def _differences(group: Group, floor: Group) -> dict[int, float]:
-    """By seed: seeds have the same labelled images in both."""
-    ends = {run.config.seed: run.tested[-1]["accuracy"][run.names[0]] for run in floor.runs if run.tested}
-    name = _result(group) if any(run.tested for run in group.runs) else ""
-    mine = {run.config.seed: run.tested[-1]["accuracy"][name] for run in group.runs if run.tested}
-    return {seed: mine[seed] - ends[seed] for seed in mine if seed in ends}
+def _same_task(a: Told, b: Told) -> bool:
+    one, other = a.config, b.config
+    return (one.data.name, one.split.labels, one.model.name) == (other.data.name, other.split.labels, other.model.name)
 
 
-def _verdict(label: str, floor: str, mean: float, interval: tuple[float, float] | None, seeds: int) -> tuple[str, str]:
-    gap = f"{label} ended {abs(100 * mean):.1f} points {'above' if mean >= 0 else 'below'} {floor}"
-    if interval is None:
-        word = "It looks like it" if mean > 0 else "It does not look like it"
-        return word, f"{gap}, with one seed. What another seed would give is unknown: repeat both with --seeds 5."
-    low, high = (100 * bound for bound in interval)
-    sentence = f"{gap} on average; 95 % interval {low:+.1f} to {high:+.1f} points over {seeds} seeds, paired."
-    return judged(low, high).capitalize(), sentence
+def _end(run: Told) -> float:
+    return float(run.tested[-1]["accuracy"][run.names[0]])
+
+
+def _sentence(help: Help) -> str:
+    mean, low, high = (100 * value for value in (help.gain.mean, help.gain.low, help.gain.high))
+    where = f"{abs(mean):.1f} points {'above' if mean >= 0 else 'below'} {help.floor}"
+    return f"{help.label} ended {where}; 95 % interval {low:+.1f} to {high:+.1f} points over {help.gain.over}."
 
 
 def _how(group: Group) -> list[str]:
