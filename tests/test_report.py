@@ -188,8 +188,32 @@ def test_without_labels_alone_the_page_says_how_to_get_the_answer_and_that_works
 
 
 def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
+    def answers(*folders: Path) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = told(gather(folders), Examiner())["help"]["answers"]
+        return found
+
     run(config("hub-only", labels="hub:100"), tmp_path / "other")
-    assert not told(gather([made.all / "semifl", tmp_path / "other"]), Examiner())["help"]["answers"]
+    assert not answers(made.all / "semifl", tmp_path / "other")
+    run(config("hub-only", clients=12), tmp_path / "more clients")
+    assert answers(made.all / "semifl", tmp_path / "more clients"), "the hub has the same labels"
+    run(config("fedavg-fixmatch", labels="each:2", rounds=1), tmp_path / "method")
+    run(config("fedavg", labels="each:2", clients=12, rounds=1), tmp_path / "more labels")
+    assert not answers(tmp_path / "method", tmp_path / "more labels")
+    for name, method, hub in (("a", "semifl", 40), ("b", "hub-only", 80)):
+        run(config(method, data="npz", data_root=own_images(tmp_path / f"{name}.npz", hub), rounds=1), tmp_path / name)
+    assert not answers(tmp_path / "a", tmp_path / "b")
+
+
+def own_images(path: Path, hub: int = 40) -> str:
+    """The first digits, some of them at the hub; of the 160 at four clients, every other one has a label."""
+    digits = load("digits")
+    images, labels = digits.train_images[: hub + 160, 0].numpy(), digits.train_labels[: hub + 160].numpy()
+    np.savez(
+        path, hub_images=images[:hub], hub_labels=labels[:hub], client_images=images[hub:],
+        client_ids=np.arange(160) // 40, client_labels=np.where(np.arange(160) % 2, labels[hub:], -1),
+        test_images=images, test_labels=labels,
+    )  # fmt: skip
+    return str(path)
 
 
 def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(made: Made, tmp_path: Path) -> None:

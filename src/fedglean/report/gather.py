@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.config import Config
+from fedglean.data.partition import Split
 from fedglean.errors import StorageError, no_folder
 from fedglean.folder import RunFolder
 from fedglean.seeds import is_group
@@ -28,6 +29,10 @@ class Told:
     @cached_property
     def finished(self) -> bool:
         return self.folder.model_path.exists()
+
+    @cached_property
+    def split(self) -> Split:
+        return self.folder.split()
 
     @cached_property
     def tested(self) -> list[dict[str, Any]]:

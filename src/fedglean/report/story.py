@@ -127,8 +127,12 @@ def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
 
 
 def _same_task(a: Told, b: Told) -> bool:
-    one, other = a.config, b.config
-    return (one.data.name, one.split.labels, one.model.name) == (other.data.name, other.split.labels, other.model.name)
+    """The same net, data and labelled images; which are unlabelled makes no difference to labels alone."""
+    return (a.config.data, a.config.model.name) == (b.config.data, b.config.model.name) and _labels(a) == _labels(b)
+
+
+def _labels(run: Told) -> tuple[list[int], list[list[int]]]:
+    return run.split.hub.tolist(), [part.tolist() for part in run.split.labelled if len(part)]
 
 
 def _end(run: Told) -> float:
