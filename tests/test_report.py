@@ -204,6 +204,18 @@ def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
     assert not answers(tmp_path / "a", tmp_path / "b")
 
 
+def test_what_a_run_is_for_is_read_off_its_split_where_the_images_are_the_users(tmp_path: Path) -> None:
+    """`split.labels` of the configuration says nothing then: here it is what scaffold brings along, "all"."""
+    own: dict[str, Any] = {"data": "npz", "data_root": own_images(tmp_path / "own.npz"), "rounds": 1}
+    for method in ("fedavg-fixmatch", "scaffold"):
+        run(config(method, **own, labels="all"), tmp_path / method)
+    data = told(gather([tmp_path / "fedavg-fixmatch", tmp_path / "scaffold"]), Examiner())
+    assert [group["role"] for group in data["groups"]] == ["method", "labels alone"]
+    assert [answer["floor"] for answer in data["help"]["answers"]] == ["scaffold"]
+    hub, clients, report = told(gather([tmp_path / "fedavg-fixmatch"]), Examiner())["help"]["how"]
+    assert "run hub-only" in hub and "run fedavg " in clients and report.endswith("-hub-only fedavg-fixmatch-fedavg")
+
+
 def own_images(path: Path, hub: int = 40) -> str:
     """The first digits, some of them at the hub; of the 160 at four clients, every other one has a label."""
     digits = load("digits")

@@ -11,7 +11,7 @@ from fedglean.methods.central import Central
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, over_images, over_seeds
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, floors, over_images, over_seeds
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,8 @@ class Scores:
 
 def role(group: Group) -> str:
     """What runs are there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
-    config = group.config
-    central = isinstance(make_method(config), Central)
-    if config.method in ALL_LABELS or config.split.labels in ("all", "all-hub") or central:
+    config, unlabelled = group.config, group.runs[0].split.unlabelled
+    if config.method in ALL_LABELS or isinstance(make_method(config), Central) or not any(map(len, unlabelled)):
         return "reference"
     return "labels alone" if config.method in LABELS_ALONE else "method"
 
@@ -147,9 +146,9 @@ def _sentence(help: Help) -> str:
 
 def _how(group: Group) -> list[str]:
     """The commands that answer the question."""
-    config, floor = group.config, f"{group.path.name}-labels-only"
-    method = "hub-only" if config.split.labels.startswith("hub") else "fedavg"
+    config = group.config
     options = {
+        "--use": config.use,
         "--data": config.data.name,
         "--data-root": config.data.root,
         "--labels": config.split.labels,
@@ -161,10 +160,12 @@ def _how(group: Group) -> list[str]:
         "--rounds": config.rounds,
         "--seed": config.seed,
         "--seeds": len(group.runs),
-        "--out": floor,
+        "--set": config.data.images and f"data.images={config.data.images}",
     }
     given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+    given += ["--allow-partial"] * config.data.allow_partial
+    outs = {method: f"{group.path.name}-{method}" for method in floors(group.runs[0].split)}
     return [
-        shlex.join(["fedglean", "run", method, *given]),
-        shlex.join(["fedglean", "report", str(group.path), floor]),
+        *(shlex.join(["fedglean", "run", method, *given, "--out", out]) for method, out in outs.items()),
+        shlex.join(["fedglean", "report", str(group.path), *outs.values()]),
     ]
