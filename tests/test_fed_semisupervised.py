@@ -32,6 +32,7 @@ from fedglean.methods.fed_fixmatch import FedFixMatch, FedSGDFixMatch
 from fedglean.methods.fed_mixmatch import FedMixMatch
 from fedglean.methods.fed_mt import FedMT
 from fedglean.methods.fedsem import FedSem
+from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
 from fedglean.testing.trial import admitted, play
@@ -328,6 +329,29 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
             same(stop.value.model, {name: value.detach() for name, value in live.items()})
             return
     pytest.fail("the round did not end after two steps")
+
+
+def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained() -> None:
+    """Three rounds against torch's own optimiser, trainings made up; in the second no client answers."""
+    method = SemiFL(combine="parallel", mixup=False)
+    hub, state = experiment(method).hub(1), method.start(lambda name: small_model())
+    live = {name: value.clone().requires_grad_() for name, value in small_model().parameters.items()}
+    optimiser = torch.optim.SGD(live.values(), lr=1.0, momentum=0.5)
+    for tuned, mean in ((1, 2), (3, None), (5, 6)):
+        talk = method.round(hub, state)
+        ask, sums = next(talk), Partial()
+        if mean is not None:
+            sums.include(0, admitted(Upload(model=small_model(mean))), 1, False)
+        assert isinstance(talk.send(Reply(sums, {"model": ask.message["model"]})), Train)
+        with pytest.raises(StopIteration) as stop:
+            talk.send(Trained(small_model(tuned), state.memory, 1, {}))
+        state = stop.value.value
+        for name, value in live.items():
+            trained = small_model(tuned).parameters[name]
+            met = trained if mean is None else (trained + small_model(mean).parameters[name]) / 2
+            value.data, value.grad = trained.clone(), trained - met
+        optimiser.step()
+        same(state.model, {name: value.detach() for name, value in live.items()})
 
 
 def _moved(model: Model, gradient: Weights) -> Model:

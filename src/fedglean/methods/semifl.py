@@ -90,7 +90,7 @@ class SemiFL(Method):
         mean = tuned.model
         if reply.has("model"):
             mean = tree.map(lambda a, b: (a + b) / 2, mean, reply.mean("model"))
-        model, velocity = with_momentum(state.model, mean, state.velocity, self.global_momentum)
+        model, velocity = with_momentum(tuned.model, mean, state.velocity, self.global_momentum)
         tested = yield from self.measured(model, hub)
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
 
