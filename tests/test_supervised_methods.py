@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fedglean import tree
+from fedglean.aggregate import Partial, Reply
 from fedglean.augment import Recipe
 from fedglean.config import configure, make_method
 from fedglean.data.dataset import Dataset
@@ -32,7 +33,7 @@ from fedglean.errors import ConfigError
 from fedglean.evaluate import Evaluator
 from fedglean.experiment import Experiment
 from fedglean.folder import Progress
-from fedglean.method import Batch, Declared, Hub, Me, Method, Sample
+from fedglean.method import Batch, Declared, Hub, Me, Method, Sample, Upload
 from fedglean.methods import fedavgm, fednova, fedprox, scaffold, vrl_sgd
 from fedglean.methods.common import epochs_managed, supervised
 from fedglean.methods.fedavgm import FedAvgM
@@ -46,7 +47,7 @@ from fedglean.run import play_round, run
 from fedglean.testing import check_method
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import DAMAGES, chain, drop, poison
-from fedglean.testing.trial import Watched, play, served, small_experiment
+from fedglean.testing.trial import Watched, admitted, play, served, small_experiment
 from fedglean.tree import Tree
 
 Vector = NDArray[np.float64]
@@ -236,6 +237,27 @@ def test_fednova_goes_the_normalised_way(momentum: float, pull: float, hub: floa
         theta = theta - velocity
     settings = {"momentum": momentum, "proximity_weight": pull, "global_momentum": hub, **ONE_BY_ONE}
     assert gap(train(FedNova(active=1.0, epochs=1, rate=RATE, **settings), rounds=3)[0], theta) < 1e-12
+
+
+def test_fednova_refuses_a_pull_that_leaps_over_what_was_sent() -> None:
+    """On a slope the second of two such steps undoes the first, and no gradient is left in the way."""
+    assert slope(2, 0.0, pull=2.0) == 0.0
+    with pytest.raises(ConfigError, match="rate x proximity_weight is 2 and must be below 1"):
+        FedNova(rate=0.5, proximity_weight=4.0)
+    FedNova(rate=0.5, proximity_weight=1.9)
+
+
+@pytest.mark.parametrize("steps", [{}, {"steps": torch.tensor(3.0)}], ids=["no steps", "steps of no weight"])
+def test_a_round_of_fednova_without_steps_changes_nothing(steps: dict[str, Tensor]) -> None:
+    method = FedNova()
+    state = method.start(small_model)
+    talk = method.round(experiment(method).hub(1), state)
+    ask, sums = next(talk), Partial()
+    weight = {"model": 2.0, **dict.fromkeys(steps, 0.0)}
+    sums.include(0, admitted(Upload(model=small_model("other"), weight=weight, **steps)), 5, False)
+    with pytest.raises(StopIteration) as stop:
+        talk.send(Reply(sums, {**ask.message, **steps}))
+    assert stop.value.value is state
 
 
 def slope(steps: int, momentum: float, pull: float) -> float:

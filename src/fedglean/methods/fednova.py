@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
+from fedglean.errors import ConfigError
 from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import epochs_managed, need_labels_at_clients, supervised, with_momentum, with_statistics
 from fedglean.models import Model
@@ -41,6 +42,13 @@ class FedNova(Method):
     stragglers: float = setting(0.0, "share of the visits that end after a random number of the epochs", low=0, high=1)
     view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
 
+    def __post_init__(self) -> None:
+        if self.rate * self.proximity_weight >= 1:
+            raise ConfigError(
+                "FedNova's pull leaps over the model that was sent: rate x proximity_weight is "
+                f"{self.rate * self.proximity_weight:g} and must be below 1"
+            )
+
     @property
     def sgd(self) -> SGD:
         return SGD(self.rate, self.momentum, decay=self.decay)
@@ -61,7 +69,7 @@ class FedNova(Method):
         steps = Expect(torch.zeros((), dtype=torch.float64), bound=self.epochs / (1 - self.momentum))
         message = {"model": model, "rate": rate}
         reply = yield Ask(self.client, hub.sample(self.active), message, expect={"steps": steps})
-        if not reply.has("model"):
+        if not (reply.weight("model") and reply.weight("steps")):
             return state
         # tau_eff sum_k p_k d_k: models come weighted by n_k / a_k, steps by n_k.
         stretch = float(reply.mean("steps")) * reply.weight("model") / reply.weight("steps")
