@@ -213,4 +213,5 @@ def test_a_baseline_has_its_tables_visits_and_what_a_data_set_asks_for() -> None
     assert settings("hassle/rscfed-fmnist-10")["labelled_rate"] == settings("hassle/fmnist-10")["rate"] == 0.01
     assert settings("hassle/fedmatch-fmnist-10") == settings("hassle/fedmatch-cifar10-10")
     assert [settings(f"semifl/fedmatch-{cell}-iid")["hub_batch"] for cell in SEMIFL_CELLS] == [10, 250] * 3
+    assert [settings(f"semifl/partially-{cell}")["batch"] for cell in SEMIFL_CELLS] == [10, 250, 10, 10, 250, 250]
     assert [settings(f"semifl/uda-{cell}")["decay"] for cell in SEMIFL_CELLS] == [5e-4] * 4 + [1e-3] * 2
