@@ -69,6 +69,12 @@ def test_labels_alone_are_added_and_references_know_more_but_are_never_the_best(
     assert len(split.hub) == len(load("digits").train_images) and not any(map(len, split.unlabelled))
 
 
+def test_labels_alone_are_added_without_the_dropout_that_they_would_not_use() -> None:
+    own = {"fed-shvr": {"perturb": "dropout", "dropout": 0.5}}
+    shvr, alone = (entry.config.model for entry in planned(own, 1, {}).entries)
+    assert (shvr.dropout, alone.dropout) == (0.5, 0.0) and shvr.name == alone.name == "mlp"
+
+
 def test_the_numbers_written_down_are_those_of_the_runs(done: Comparison) -> None:
     assert done.folder is not None
     content = json.loads((done.folder / "compare.json").read_text())

@@ -97,6 +97,15 @@ def test_a_method_may_refuse_settings_that_are_fine_one_by_one() -> None:
         resolve("semifl", {"settings": {"labels_from": "batch", "mixup": True}})
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_dropout_is_refused_where_no_unit_would_be_dropped(name: str) -> None:
+    dropping = {"model": {"name": "mlp", "dropout": 0.5}}
+    with pytest.raises(ConfigError, match=f"{name} as set here drops no units: model.dropout must be 0"):
+        resolve(name, dropping)
+    if "perturb" in METHODS[name].method.__dataclass_fields__:  # type: ignore[attr-defined]
+        assert resolve(name, dropping, {"settings": {"perturb": "dropout"}}).model.dropout == 0.5
+
+
 def test_a_wide_resnet_of_any_width_is_a_model() -> None:
     assert resolve("semifl", {"model": {"name": "wrn-28-3"}}).model.name == "wrn-28-3"
 

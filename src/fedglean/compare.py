@@ -237,8 +237,9 @@ def _told(
 
 
 def _alone(name: str, first: Config) -> Entry:
-    """As the first in all but the method and its settings."""
+    """As the first in all but the method and its settings; none of the methods that stand beside it drops units."""
     general = {key: value for key, value in asdict(first).items() if key not in ("method", "settings")}
+    general["model"]["dropout"] = 0.0
     return Entry(name, _slug(name), resolve(name, general))
 
 

@@ -50,7 +50,9 @@ class SplitConfig:
 class ModelConfig:
     name: str = setting("cnn", "the net")
     norm: str = setting("static", "how it normalises")
-    dropout: float = setting(0.0, "share of hidden units dropped, where the net has such a layer", low=0, high=1)
+    dropout: float = setting(
+        0.0, "share of hidden units that mlp drops; fed-shvr with perturb = dropout alone does", low=0, high=1
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,10 @@ def resolve(method: str | None, *layers: Layer) -> Config:
     top = _values("", Config, {key: value for key, value in merged.items() if key in _TOP})
     config = Config(name, _table("settings", METHODS[name].method, merged.get("settings", {})), **sections, **top)
     _check_names(config)
-    make_method(config)
+    if not make_method(config).drops and config.model.dropout:
+        raise ConfigError(
+            f"{name} as set here drops no units: model.dropout must be 0, or perturb 'dropout' with 'fed-shvr'"
+        )
     return config
 
 

@@ -313,6 +313,11 @@ class Method(ABC):
     def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
         """What is tested, by name; the first is the result."""
 
+    @property
+    def drops(self) -> bool:
+        """Whether its steps give models a key to drop units by; where they do not, `model.dropout` is refused."""
+        return False
+
     def finish(self, hub: Hub, state: Record) -> Talk | None:
         """What is still to be done after the last round, if anything."""
         return None

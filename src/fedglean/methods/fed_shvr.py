@@ -50,13 +50,17 @@ class FedSHVR(Method):
     correct: bool = setting(True, "variance reduction")
     normalise: bool = setting(True, "normalised averaging")
 
+    @property
+    def drops(self) -> bool:
+        return self.perturb == "dropout"
+
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
             raise ConfigError("Fed-SHVR needs clients with labels; 'semifl' works with labels at the hub alone")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        if self.perturb == "dropout" and not model.architecture.drops:
+        if self.drops and not model.architecture.drops:
             raise ConfigError("perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or 'cnn13'")
         return Record(model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model)
 
@@ -145,7 +149,7 @@ class FedSHVR(Method):
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         """F_k of eq. (5a), as far as it depends on the model."""
-        key = batch.key if self.perturb == "dropout" else None
+        key = batch.key if self.drops else None
         total: Any = 0.0
         if "labelled" in batch.streams:
             total = cross_entropy(model(batch.labelled.images, key), batch.labelled.label)

@@ -33,7 +33,9 @@ MODELS: dict[str, NetKind] = {
     "mlp": NetKind(mlp, "one hidden layer of 5000 units (Fed-SHVR, MNIST)", dropout=True),
     "lenet": NetKind(lenet, "LeNet-5 (HASSLE, Fashion-MNIST)", 12),
     "resnet8": NetKind(resnet8, "ResNet-8, 64 to 256 channels (HASSLE, CIFAR)", 4),
-    "cnn13": NetKind(cnn13, "13 layers with dropout (Fed-SHVR, CIFAR-10)", 12, dropout=True),
+    "cnn13": NetKind(
+        cnn13, "13 layers (Fed-SHVR, CIFAR-10); drops units only with perturb = dropout", 12, dropout=True
+    ),
     "wrn-28-2": NetKind(
         partial(wide_resnet, widen=2), "WideResNet-28-2 (SemiFL, CIFAR-10 and SVHN); wrn-28-K for any other K", 4
     ),
