@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from fedglean.methods.fed_fixmatch import FedFixMatch, FedSGDFixMatch
 from fedglean.methods.fed_mixmatch import FedMixMatch
 from fedglean.methods.fed_mt import FedMT
 from fedglean.methods.fedsem import FedSem
+from fedglean.methods.hassle import Hassle
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
@@ -352,6 +354,33 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
             value.data, value.grad = trained.clone(), trained - met
         optimiser.step()
         same(state.model, {name: value.detach() for name, value in live.items()})
+
+
+@pytest.mark.parametrize("variant", ["paper", "release"])
+def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one_before_it(variant: str) -> None:
+    """Eqs. (7)-(9) once more; the released teacher is the other dual one round older, plus the other residual."""
+    method = Hassle(variant=variant, active=1.0)
+    names = ("supervised", "unsupervised", "supervised_residual", "unsupervised_residual")
+    now = {name: small_model(seed) for seed, name in enumerate(names)}
+    before = {name: small_model(seed) for seed, name in enumerate(names[:2], start=7)}
+    case = experiment(method)
+    ask = next(method.round(case.hub(2), Record(models=now, previous=before, tested=now, warm=True)))
+    talk = method.client(case.federation.me(0, None, 0), Record(ask.message))
+    work = next(talk)
+    if variant == "paper":
+        work = talk.send(SimpleNamespace(confident=case.federation.labelled[0]))
+    images, label = drawn(0, 6), torch.arange(6) % 5
+    zero = torch.zeros((), dtype=torch.long)
+    batch = Batch({"images": Sample((images,), zero, label)}, zero, zero, zero, zero)
+    for own, other, temperature in (("supervised", "unsupervised", 2.0), ("unsupervised", "supervised", 1.0)):
+        request = next(each for each in work if each.models is now[f"{own}_residual"])
+        student, teacher = now[f"{own}_residual"](images), now[other](images)
+        if variant == "release":
+            teacher = before[other](images) + now[f"{other}_residual"](images)
+        wanted, learnt = ((logits / temperature).softmax(-1) for logits in (teacher - now[own](images), student))
+        expected = (wanted * (wanted / learnt).log()).sum(-1).mean()
+        expected = expected + F.cross_entropy(now[own](images) + student, label)
+        torch.testing.assert_close(request.loss(request.models, batch, request.frozen), expected)
 
 
 def _moved(model: Model, gradient: Weights) -> Model:

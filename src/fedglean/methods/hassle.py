@@ -6,9 +6,10 @@ each is pulled towards the other while it trains (proximity alignment).
 
 The paper's equations are the default, with the values it leaves open taken from the released code (proximity on the
 squared distance, temperatures 2 and 1, KL from teacher to student). `variant="release"` does what that code does
-otherwise: labels afresh for every batch, residual targets that include the other residual, the unsupervised model
-pulled to the previous supervised one, residuals tested on duals one round older, and one round for the residuals
-alone. Its momentum leaking from client to client is not reproduced: it depends on the order of clients.
+otherwise: labels afresh for every batch, residual targets of the other dual as it was a round before and with its
+residual, the unsupervised model pulled to the previous supervised one, residuals tested on duals one round older, and
+one round for the residuals alone. Its momentum leaking from client to client is not reproduced: it depends on the
+order of clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -109,8 +110,13 @@ class Hassle(Method):
         return hub.sample(self.active, name=name)
 
     def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Talk:
-        """Send all models, and the supervised one before them, which labels; average what comes back by n_L and n_U."""
+        """Send all models, and the supervised one before them, which labels; average what comes back by n_L and n_U.
+
+        The released code teaches residuals by both duals of the round before, so there both go out.
+        """
         message = {**state.models, "previous": state.previous["supervised"], "duals": duals}
+        if self.released and self.residual:
+            message["previous_unsupervised"] = state.previous["unsupervised"]
         reply = yield Ask(self.client, to, message)
         models = yield from with_statistics({name: reply.mean(name) for name in state.models}, hub, "everyone")
         old = {name: state.models[name] for name in DUALS}
@@ -161,7 +167,8 @@ class Hassle(Method):
         if self.residual:
             frozen = {"own": message[own], "other": message[other], "labeller": self.labeller(message)}
             if self.released:
-                frozen["other_residual"] = message[f"{other}_residual"]
+                before = message.previous if other == "supervised" else message.previous_unsupervised
+                frozen |= {"other": before, "other_residual": message[f"{other}_residual"]}
             loss = self.supervised_residual_loss if own == "supervised" else self.unsupervised_residual_loss
             decayed = SGD(self.rate, self.momentum, decay=self.residual_decay)
             name = f"{own}_residual"
