@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedglean import tree
+from fedglean.engines.here import Kept
+from fedglean.engines.loop import Loop
 from fedglean.errors import ConfigError
 from fedglean.evaluate import logits
-from fedglean.method import Batch, Declared, Sample
+from fedglean.folder import Progress
+from fedglean.method import Batch, Declared, Sample, Train
 from fedglean.methods.fedmatch import FedMatch, merged, nearest, picture_of_noise, sparse, total, travelled, vote
 from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
 from fedglean.models import Architecture, Model
+from fedglean.run import play_round
 from fedglean.testing import check_method
 from fedglean.testing.trial import CLIENTS, play, small_experiment
+from fedglean.tree import Record
 
 METHOD = FedMatch(
     active=1.0, rate=0.01, threshold=0.15, helper_interval=2, labelled_batch=4, unlabelled_batch=8, smallest_change=1e-4
@@ -195,6 +200,52 @@ def test_fedmatch_refuses_what_it_cannot_do() -> None:
         FedMatchSemiFL().check([Declared(1, 5)], hub_labels=0)
     with pytest.raises(ConfigError, match="trains convolutions alone"):
         FedMatchSemiFL().start(lambda name: ARCHITECTURE.initial(0))
+
+
+def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
+    """Confidences by hand, of the model that was sent with its test statistics: the threshold lies between clients."""
+    experiment = small_experiment(AS_IN_SEMIFL, rounds=2)
+    progress = Progress(0, experiment.start(), Kept(), [])
+    play_round(experiment, progress, 1)
+    state, setting = progress.state, experiment.placement.executor.setting
+    surest = {}
+    for client in range(len(CLIENTS)):
+        me = experiment.federation.me(client, None, 0)
+        if len(me.unlabelled):
+            seen = logits(state.tested, me.unlabelled.pixels(torch.arange(len(me.unlabelled))), setting)
+            surest[client] = float(seen.softmax(-1).max())
+    threshold = float(np.median(list(surest.values())))
+    method = replace(AS_IN_SEMIFL, threshold=threshold)
+    ask = next(method.round(experiment.hub(2), state))
+    for client, sureness in surest.items():
+        talk = method.client(experiment.federation.me(client, None, 0), Record(ask.message))
+        guess = Loop(setting).serve(replace(next(talk), view="plain"), 0)
+        try:
+            assert isinstance(talk.send(guess), Train) and sureness >= threshold
+        except StopIteration as stop:
+            assert stop.value is None and sureness < threshold
+
+
+def test_the_hub_of_semifls_form_clips_its_gradient_before_half_of_it_is_dropped() -> None:
+    """A step with torch's own optimiser and clipping; only kernels move."""
+    method = replace(AS_IN_SEMIFL, clip=0.1, decay=0.01)
+    architecture = Architecture("cnn", (1, 8, 8), 10, width=0.25)
+    sigma, psi = (architecture.initial(number, torch.float64) for number in (0, 1))
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=(10, 1, 8, 8)))
+    zero = torch.zeros((), dtype=torch.float64)
+    labelled = Batch({"labelled": Sample((images,), zero, torch.arange(10))}, zero, zero, zero + 0.03, torch.tensor(0))
+    found, _, _ = method.hub_step(sigma, method.sgd.fresh_memory(sigma), labelled, {"psi": psi})
+    live = {name: weight.clone().requires_grad_() for name, weight in sigma.parameters.items()}
+    output = Model(architecture, {name: weight + psi.parameters[name] for name, weight in live.items()})(images)
+    torch.nn.functional.cross_entropy(output, torch.arange(10)).backward()  # type: ignore[no-untyped-call]
+    assert torch.nn.utils.clip_grad_norm_(live.values(), 0.1) > 0.1
+    for weight in live.values():
+        assert weight.grad is not None
+        weight.grad[len(weight) // 2 :] = 0
+    torch.optim.SGD(live.values(), lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01).step()
+    for name, weight in live.items():
+        expected = weight.detach() if name.startswith("conv") and weight.dim() == 4 else sigma.parameters[name]
+        torch.testing.assert_close(found.parameters[name], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_semifls_form_trains_kernels_alone_and_at_the_hub_half_of_them() -> None:

@@ -32,9 +32,7 @@ class SGD:
     ) -> tuple[Tree, Tree]:
         """New weights and memory."""
         if self.clip is not None:
-            # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6, and so did the published results.
-            shrink = (self.clip / (tree.norm(gradient) + 1e-6)).clamp(max=1.0)
-            gradient = tree.map(lambda g: g * shrink, gradient)
+            gradient = clipped(gradient, self.clip)
         if self.decay:
             gradient = tree.map(lambda g, w: torch.add(g, w, alpha=self.decay), gradient, weights)
         if correction is not None:
@@ -45,6 +43,13 @@ class SGD:
             look_ahead = tree.map(lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity)
             gradient = look_ahead if self.nesterov else velocity
         return tree.map(lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient), memory
+
+
+def clipped(gradient: Tree, largest: float) -> Tree:
+    """The gradient, shrunk to the largest norm where it is longer."""
+    # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6, and so did the published results.
+    shrink = (largest / (tree.norm(gradient) + 1e-6)).clamp(max=1.0)
+    return tree.map(lambda g: g * shrink, gradient)
 
 
 def parameters(models: Tree) -> Tree:

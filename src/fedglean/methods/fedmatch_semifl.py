@@ -6,23 +6,25 @@ surprises that its numbers depend on, so they are here too: biases, normalisatio
 trained; the hub trains only the first half of a kernel's output channels; and both kernels are drawn at full size. For
 the method of FedMatch's authors take `fedmatch`.
 
-Clients train on their unlabelled images; labels at clients are not used.
+Clients train on their unlabelled images; labels at clients are not used. Who is sure of none of its images with the
+model that was sent stays away, as in SemiFL.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.losses import cross_entropy, lanes, masked_cross_entropy
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import need_labels_at_hub, with_momentum, with_statistics
+from fedglean.losses import lanes, masked_cross_entropy
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.sgd import SGD, clipped, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -62,7 +64,7 @@ class FedMatchSemiFL(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
-        message = {"sigma": state.sigma, "psi": psi, "rate": rate}
+        message = {"sigma": state.sigma, "psi": psi, "statistics": state.tested.statistics, "rate": rate}
         reply = yield Ask(self.client, hub.sample(self.active), message)
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
@@ -76,6 +78,11 @@ class FedMatchSemiFL(Method):
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.unlabelled):
             return None
+        sent = total(message.sigma, message.psi)
+        sent = Model(sent.architecture, sent.parameters, message.statistics)
+        guess = yield Predict(sent, me.unlabelled, view="weak", threshold=self.threshold)
+        if not guess.confident:
+            return None
         streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
         psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
         memory = self.sgd.fresh_memory(psi) if me.state is None else me.state
@@ -85,12 +92,16 @@ class FedMatchSemiFL(Method):
         return Upload(psi=trained.model, keep=trained.memory, report=trained.metrics)
 
     def hub_step(self, sigma: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        new, memory, metrics = standard_step(self.hub_loss, self.sgd)(sigma, memory, batch, frozen)
-        return with_kernels_of(new, sigma), memory, metrics
+        """The standard step, but that half of the gradient is dropped between its clipping and the rest."""
 
-    def hub_loss(self, sigma: Model, batch: Batch, frozen: Tree) -> Tensor:
-        half = sigma.with_parameters(tree.map(with_half_a_gradient, dict(sigma.parameters)))
-        return cross_entropy(total(half, frozen["psi"])(batch.labelled.images), batch.labelled.label)
+        def objective(weights: Tree) -> Tensor:
+            return supervised(total(sigma.with_parameters(weights), frozen["psi"]), batch, frozen)
+
+        weights = dict(sigma.parameters)
+        gradient, loss = grad_and_value(objective)(weights)
+        gradient = tree.map(first_half, clipped(gradient, self.clip))
+        weights, memory = replace(self.sgd, clip=None).update(weights, memory, gradient, batch.rate)
+        return with_kernels_of(sigma.with_parameters(weights), sigma), memory, {"loss": loss.detach()}
 
     def step(self, psi: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A step without a confident image changes nothing, momentum and decay included."""
@@ -116,7 +127,7 @@ def with_kernels_of(new: Model, old: Model) -> Model:
     )
 
 
-def with_half_a_gradient(weight: Tensor) -> Tensor:
-    """The same numbers; the second half of the output channels is taken for constant."""
-    half = len(weight) // 2
-    return torch.cat([weight[:half], weight[half:].detach()])
+def first_half(gradient: Tensor) -> Tensor:
+    """The gradient without that of the second half of the output channels."""
+    half = len(gradient) // 2
+    return torch.cat([gradient[:half], torch.zeros_like(gradient[half:])])
