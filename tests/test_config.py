@@ -65,7 +65,7 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ({"settings": {"threshold": 2}}, "settings.threshold must be from 0 to 1, not 2.0"),
         (
             {"settings": {"combine": "paralel"}},
-            "unknown settings.combine 'paralel'; did you mean 'parallel'? There are fine-tune, parallel.",
+            "unknown settings.combine 'paralel'; did you mean 'parallel'? There are fine-tune, halves, parallel.",
         ),
         ({"engine": {"device": "gpu"}}, "unknown engine.device 'gpu'; did you mean 'cpu'? There are auto, cpu, cuda."),
         ({"data": {"name": "minst"}}, "unknown data set 'minst'; did you mean 'mnist'?"),

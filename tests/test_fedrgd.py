@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,19 +12,20 @@ import torch
 from fedglean.aggregate import Partial, Reply
 from fedglean.data.images import Images
 from fedglean.errors import ConfigError
-from fedglean.method import Ask, Declared, Hub, Train, Trained, Upload
+from fedglean.method import Ask, Declared, Hub, Me, Method, Predict, Train, Trained, Upload
 from fedglean.methods.fedrgd import FedRGD, group
+from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
 from fedglean.testing.trial import admitted
 from fedglean.tree import Record
 
 METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
-AS_IN_SEMIFL = replace(METHOD, keep_groups=False, epochs=1, clip=1.0, groups=3)
+AS_IN_SEMIFL = SemiFL(combine="halves", labels_from="batch", mixup=False, threshold=0.2, active=1.0, epochs=1)
 
 
 @pytest.mark.parametrize(("method", "norm"), [(METHOD, "group"), (AS_IN_SEMIFL, "static")])
-def test_fedrgd_keeps_the_contract(method: FedRGD, norm: str) -> None:
+def test_fedrgd_keeps_the_contract(method: Method, norm: str) -> None:
     check_method(method, norm=norm, rounds=2)
 
 
@@ -73,11 +75,46 @@ def test_a_groups_mean_includes_the_hubs_copy_and_the_hub_takes_the_mean_of_the_
     assert value(state.model) == 3.5
 
 
-def test_clients_go_on_from_their_groups_mean_unless_told_otherwise() -> None:
+def test_clients_go_on_from_their_groups_mean() -> None:
     state = Record(model=model(3.5), means=[model(3.0), model(4.0)], memories=[{}, {}])
-    for keep_groups, expected in ((True, [3.0, 4.0]), (False, [3.5, 3.5])):
-        _, asks = play(FedRGD(keep_groups=keep_groups), state, copies=(1.0, 1.0), uploads={})
-        assert [value(ask.message["model"]) for ask in asks] == expected
+    _, asks = play(FedRGD(), state, copies=(1.0, 1.0), uploads={})
+    assert [value(ask.message["model"]) for ask in asks] == [3.0, 4.0]
+
+
+def test_semifls_form_steps_with_momentum_from_the_one_hub_model_to_the_mean_of_the_halves() -> None:
+    """V <- V / 2 + (W - A) from the trained W = 1, then 4; A is the mean of (W + 2 + 3 + 6) / 4 and (W + 4 + 1) / 3."""
+    method = replace(AS_IN_SEMIFL, global_momentum=0.5)
+    state, uploads = method.start(lambda name: model(0.0)), {0: 2.0, 1: 3.0, 2: 6.0, 3: 4.0, 4: 1.0}
+    velocity = 0.0
+    for trained in (1.0, 4.0):
+        talk, asks = method.round(hub(), state), []
+        request: Any = next(talk)
+        while isinstance(request, Ask):
+            assert value(request.message["model"]) == value(state.model)
+            asks.append(request)
+            request = talk.send(reply(request, uploads))
+        assert isinstance(request, Train) and [ask.to for ask in asks] == [[0, 1, 2], [3, 4]]
+        with pytest.raises(StopIteration) as end:
+            talk.send(Trained(model(trained), {}, 1, {}))
+        state = end.value.value
+        velocity = velocity / 2 + trained - ((trained + 11) / 4 + (trained + 5) / 3) / 2
+        assert value(state.model) == pytest.approx(trained - velocity)
+
+
+def test_in_semifls_form_who_is_sure_of_nothing_stays_away_and_the_others_train_on_all_batch_by_batch() -> None:
+    images = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4))
+    me = Me(0, images.subset(torch.zeros(4, dtype=torch.bool)), images, None, 0)
+    for stays in (True, False):
+        talk = AS_IN_SEMIFL.client(me, Record(model=model(0.0), rate=0.03))
+        guess: Any = next(talk)
+        assert isinstance(guess, Predict) and guess.threshold == AS_IN_SEMIFL.threshold
+        if stays:
+            with pytest.raises(StopIteration) as end:
+                talk.send(SimpleNamespace(confident=[]))
+            assert end.value.value is None
+        else:
+            request = talk.send(SimpleNamespace(confident=images, hard=images))
+            assert request.step == AS_IN_SEMIFL.step_with_own_labels and len(request.streams["images"].images) == 4
 
 
 def test_a_group_without_an_answer_is_the_hubs_copy() -> None:

@@ -5,8 +5,7 @@ clients; a group's mean includes its copy, the group's clients go on from this m
 model is the mean of the group means. Group norm replaces batch norm, whose statistics differ between clients.
 
 Defaults follow the released code. There the groups are fixed because every client takes part; with fewer, those of a
-round are cut into groups by number. With `keep_groups` off all clients go on from the hub's model: that, with static
-batch norm and SemiFL's optimiser, is what SemiFL's Table 1 calls FedRGD.
+round are cut into groups by number. What SemiFL's Table 1 calls FedRGD is `semifl` with `combine="halves"`.
 
 A client trains on its unlabelled images; labels at clients are not used, and a client with nothing else stays away.
 """
@@ -32,21 +31,17 @@ class FedRGD(Method):
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     groups: int = setting(2, "S: groups of clients", low=1)
-    keep_groups: bool = setting(True, "clients go on from their group's mean, not from the hub's model")
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
-    epochs: int = setting(0, "local epochs in place of steps, as SemiFL has it; 0 for steps", low=0)
     batch: int = setting(64, "batch size", low=1)
-    hub_batch: int = setting(0, "batch size at the hub; 0 for the same (SemiFL: 250 for many labels)", low=0)
     threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
     rate: float = setting(0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0)
     warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
     momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
-    clip: float | None = setting(None, "largest norm of a gradient (SemiFL: 1)", low=1e-6)
 
     @property
     def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("FedRGD", hub_labels, instead="hassle")
@@ -66,20 +61,19 @@ class FedRGD(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, active = self.rate_of(hub), hub.sample(self.active)
-        streams = {"labelled": Stream(hub.labelled, batch=self.hub_batch or self.batch)}
+        streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
         copies = yield [self.training(state.model, streams, supervised, memory, rate) for memory in state.memories]
         means = []
         for number, copy in enumerate(copies):
-            start = state.means[number] if self.keep_groups else state.model
-            reply = yield Ask(self.client, group(active, number, self.groups), {"model": start, "rate": rate})
+            message = {"model": state.means[number], "rate": rate}
+            reply = yield Ask(self.client, group(active, number, self.groups), message)
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
         models = yield from with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"], means=means, memories=[copy.memory for copy in copies])
 
     def training(self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float) -> Train:
-        steps = None if self.epochs else self.steps
-        return Train(model, streams, loss, self.sgd, epochs=self.epochs or None, steps=steps, memory=memory, rate=rate)
+        return Train(model, streams, loss, self.sgd, steps=self.steps, memory=memory, rate=rate)
 
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.unlabelled):

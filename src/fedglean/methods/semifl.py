@@ -7,15 +7,30 @@ with equal weights.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, lanes, masked_cross_entropy, mix_ratio
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Me,
+    Method,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Trained,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
+from fedglean.methods.fedrgd import group, mean_with
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine, standard_step
 from fedglean.tree import Record, Tree
@@ -42,7 +57,8 @@ class SemiFL(Method):
     keep_momentum: bool = setting(
         True, "a client goes on with the momentum of its last visit, as the released code does"
     )
-    combine: str = setting("fine-tune", "how hub and clients meet (Table 2)", choices=("fine-tune", "parallel"))
+    combine: str = setting("fine-tune", "how hub and clients meet (Table 2; halves: what it calls FedRGD)",
+                           choices=("fine-tune", "parallel", "halves"))  # fmt: skip
     labels_from: str = setting("global", "the global model labels once a round, or the trained one a batch (Table 2)",
                                choices=("global", "batch"))  # fmt: skip
     statistics_from: str = setting(
@@ -71,8 +87,8 @@ class SemiFL(Method):
         return {"model": state.tested}
 
     def round(self, hub: Hub, state: Record) -> Talk:
-        play = self.fine_tuned_round if self.combine == "fine-tune" else self.parallel_round
-        return (yield from play(hub, state))
+        plays = {"fine-tune": self.fine_tuned_round, "parallel": self.parallel_round, "halves": self.halved_round}
+        return (yield from plays[self.combine](hub, state))
 
     def fine_tuned_round(self, hub: Hub, state: Record) -> Talk:
         """The hub trains first; what goes out to the clients is what is tested."""
@@ -90,6 +106,19 @@ class SemiFL(Method):
         mean = tuned.model
         if reply.has("model"):
             mean = tree.map(lambda a, b: (a + b) / 2, mean, reply.mean("model"))
+        return (yield from self.met(hub, state, tuned, mean))
+
+    def halved_round(self, hub: Hub, state: Record) -> Talk:
+        """What Table 1 calls FedRGD: the hub is one more client of each half of the clients."""
+        ask, replies = self.ask(hub, state.tested), []
+        for number in (0, 1):
+            replies.append((yield replace(ask, to=group(ask.to, number, 2))))
+        tuned = yield self.train_at_hub(hub, state)
+        means = [mean_with(tuned.model, reply.sum("model"), reply.count("model")) for reply in replies]
+        return (yield from self.met(hub, state, tuned, tree.map(lambda a, b: (a + b) / 2, *means)))
+
+    def met(self, hub: Hub, state: Record, tuned: Trained, mean: Model) -> Talk:
+        """The step from what the hub has trained to where it and the clients meet."""
         model, velocity = with_momentum(tuned.model, mean, state.velocity, self.global_momentum)
         tested = yield from self.measured(model, hub)
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
@@ -121,15 +150,16 @@ class SemiFL(Method):
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.unlabelled):
             return None
-        per_batch = self.labels_from == "batch"
+        per_batch, halves = self.labels_from == "batch", self.combine == "halves"
         streams = self.unlabelled(me) if per_batch else (yield from self.fix_and_mix(me, message.model))
-        if not streams:
+        # In halves who is sure of no image at first stays away, even where labels come by batch.
+        if not streams or (per_batch and halves and not (yield from self.fix_and_mix(me, message.model))):
             return None
         step = self.step_with_own_labels if per_batch else None
         trained = yield Train(
             message.model, streams, self.loss, self.sgd, step, self.epochs, memory=me.state, rate=message.rate
         )
-        if per_batch:
+        if per_batch and not halves:
             # Nothing is done with these labels: asking for them lets the evaluator see how good they are (Fig. 6).
             yield Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         keep = trained.memory if self.keep_momentum else None

@@ -29,7 +29,7 @@ _SEMIFL = {**_VISITS, "client_batch": 10, **_MIX, **_HUB, **_TEST}
 _HETEROFL = {**_VISITS, "annealed": True, "batch": 10, "view": "weak"}
 _HETEROFL |= {"nesterov": True, "keep_momentum": True, "weigh_by": "nothing", "global_momentum": 0.5}
 _FEDMATCH = {**_VISITS, "batch": 10, "threshold": 0.95, "global_momentum": 0.5}
-_FEDRGD = {**_VISITS, "batch": 10, "threshold": 0.95, "groups": 2, "keep_groups": False, "steps": 16, "warm_up": 0.0}
+_FEDRGD = {**_SEMIFL, "combine": "halves", "labels_from": "batch", "mixup": False}
 _FEDSGD = {"active": 0.1, "steps": 250, "threshold": 0.95, "unlabelled_weight": 1.0, "client_batch": 10}
 _FEDSGD |= {name: _VISITS[name] for name in ("rate", "momentum", "decay", "clip")}
 
