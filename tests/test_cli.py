@@ -112,7 +112,10 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run semifl --labels hub:25", "use hub:20 or hub:30"),
         ("run semifl --clients 5000", "5000 clients cannot share 1437 images"),
         ("run semifl --labels hub:99999", "needs 10000 images of every class but class 7 has only 133"),
-        ("run semifl --data npz --data-root a.npz --labels hub:20", "the npz data says who holds what"),
+        (
+            "run semifl --data npz --data-root a.npz --labels hub:20",
+            "a.npz' says who holds what; leave out labels = hub:20",
+        ),
         ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
         ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
         ("run semifl --set rate", "'--set rate' is no assignment"),

@@ -185,12 +185,19 @@ def test_labels_at_the_hub_and_at_clients_both_count_as_a_floor(tmp_path: Path) 
         tmp_path / "own.npz", hub_images=images[:40], hub_labels=labels[:40], client_images=images[40:],
         client_ids=np.arange(160) // 40, client_labels=known, test_images=images, test_labels=labels,
     )  # fmt: skip
-    own = {**SMALL, "data": "npz", "data_root": str(tmp_path / "own.npz")}
+    own = {**SMALL, "data": "npz", "data_root": str(tmp_path / "own.npz"), "clients": None}
     found = compare(["fedavg-fixmatch"], 1, **own)
     assert [row.label for row in found.rows] == ["fedavg-fixmatch", "hub-only", "fedavg"]
     ends = {row.label: row.last.mean for row in found.rows}
     assert found.helped[0].floor == max(("hub-only", "fedavg"), key=lambda label: ends[label])
     assert [entry.label for entry in planned({"fedavg": {}}, 1, own).entries] == ["fedavg", "hub-only"]
+
+
+def test_clients_that_never_sent_anything_did_not_help() -> None:
+    found = compare(["semifl"], 2, labels="hub:20", **{**SMALL, "threshold": 1.0})
+    assert not found.helped[0].heard and "semifl: no, they never sent anything" in found.answer
+    sure = compare(["semifl"], 2, labels="hub:20", **{**SMALL, "threshold": 0.0})
+    assert sure.helped[0].heard and "never sent" not in sure.answer
 
 
 def test_one_site_and_all_labels_see_the_same_images_in_their_own_way() -> None:

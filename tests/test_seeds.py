@@ -86,7 +86,7 @@ def tiny(folder: Path) -> Path:
 def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it = config(rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)))
+    it = config(rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)), clients=None, labels=None)
     run_seeds(it, 2, tmp_path / "whole")
     moved, moves = checkpoint._moved, 0
 

@@ -356,6 +356,8 @@ def _write(comparison: Comparison, out: Path) -> None:
 def title(plan: Plan) -> str:
     """What all have in common."""
     data, split = plan.shared.data, plan.shared.split
+    if plan.shared.holders:
+        return f"{data.name}, who holds what as in {plan.shared.holders}"
     return f"{data.name}, {split.partition}, labels {split.labels}, {split.clients} clients"
 
 

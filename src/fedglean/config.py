@@ -95,6 +95,11 @@ class Config:
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
 
+    @property
+    def holders(self) -> str | None:
+        """The file or folder that says who holds what, where it is not drawn."""
+        return self.split.file or (self.data.root if self.data.name in OWN else None)
+
 
 SECTIONS: Mapping[str, type] = {
     "data": DataConfig,
@@ -236,11 +241,9 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
 
 def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
     """Who holds what is not to be chosen where files say it."""
-    says = f"'{config.split.file}'" if config.split.file else f"the {config.data.name} data"
-    if config.split.file or config.data.name in OWN:
-        for key in ("split.labels", "split.clients", "split.partition"):
-            if key in given:
-                raise ConfigError(f"{says} says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
+    for key in ("split.labels", "split.clients", "split.partition"):
+        if key in given and (file := config.holders):
+            raise ConfigError(f"'{file}' says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from scipy.special import stdtrit
@@ -62,14 +63,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Help:
-    """What a method gained from the unlabelled clients over `floor`, which trained on the labels alone."""
+    """What a method gained from the unlabelled clients over `floor`, which trained on the labels alone.
+
+    Not `heard`, they never sent anything, and what was gained came from what else the method does.
+    """
 
     label: str
     floor: str
     gain: Difference
+    heard: bool = True
 
     @property
     def answer(self) -> str:
+        if not self.heard:
+            return "no, they never sent anything"
         return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
 
 
@@ -78,6 +85,11 @@ def floors(split: Split) -> list[str]:
     if not any(map(len, split.unlabelled)):
         return []
     return ["hub-only"] * (len(split.hub) > 0) + ["fedavg"] * any(map(len, split.labelled))
+
+
+def heard(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether clients that were asked ever sent something; where none is asked, data come together otherwise."""
+    return any(line["answered"] for line in history) or not any(line["abstained"] for line in history)
 
 
 def judged(low: float, high: float) -> str:
@@ -115,7 +127,14 @@ def helped(results: Results, methods: Sequence[str], alone: Sequence[str], datas
     if floor is None:
         return ()
     return tuple(
-        Help(label, floor, difference(results[label], results[floor], dataset)) for label in methods if label in results
+        Help(
+            label,
+            floor,
+            difference(results[label], results[floor], dataset),
+            any(heard(each.history) for each in results[label]),
+        )
+        for label in methods
+        if label in results
     )
 
 

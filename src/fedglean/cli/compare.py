@@ -113,7 +113,7 @@ def show_comparison(found: Comparison) -> None:
     paper.print(_table(found, paper.width))
     for label, reason in found.failed.items():
         print(f"{label} did not come to an end: {reason}")
-    print(found.answer)
+    paper.print(found.answer, markup=False, soft_wrap=not paper.is_terminal)
     if found.folder is not None:
         print(f"runs:    {found.folder}/*/seed-*\npicture: {found.folder / 'curves.png'}")
         if (page := found.folder / "report.html").exists():

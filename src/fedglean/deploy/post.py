@@ -294,7 +294,7 @@ def _possible(claim: Declaration) -> bool:
     """Whether there can be such images: the hub computes with these numbers."""
     channels, height, width = claim.shape
     count = claim.labelled + claim.unlabelled
-    if min(claim.labelled, claim.unlabelled) < 0 or not 0 < count <= MOST:
+    if min(claim.labelled, claim.unlabelled) < 0 or count > MOST:
         return False
     pixels, moments = count * height * width, list(zip(claim.sums, claim.squares, strict=False))
     return len(claim.sums) == len(claim.squares) == channels and all(

@@ -11,7 +11,7 @@ from fedglean.methods.central import Central
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, floors, over_images, over_seeds
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, floors, heard, over_images, over_seeds
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
     floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
     gaps = [_end(mine) - _end(its) for mine, its in pairs]
     gain = over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
-    help = Help(group.label, floor, gain)
+    help = Help(group.label, floor, gain, any(heard(mine.history) for mine, _ in pairs))
     sentence = _sentence(help)
     if len(gaps) == 1:
         sentence += " Repeat both with --seeds 5."
@@ -147,13 +147,13 @@ def _sentence(help: Help) -> str:
 def _how(group: Group) -> list[str]:
     """The commands that answer the question."""
     config = group.config
+    split = config.split
+    drawn = {"--labels": split.labels, "--partition": split.partition, "--clients": split.clients}
     options = {
         "--use": config.use,
         "--data": config.data.name,
         "--data-root": config.data.root,
-        "--labels": config.split.labels,
-        "--partition": config.split.partition,
-        "--clients": config.split.clients,
+        **({} if config.holders else drawn),
         "--split-file": config.split.file,
         "--model": config.model.name,
         "--norm": config.model.norm,
