@@ -147,6 +147,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "report infinite": (lambda u: renewed(u, report={"loss": -math.inf}), "reported 'loss' is not a finite number"),
     "report nan": (lambda u: renewed(u, report={"loss": math.nan}), "reported 'loss' is not a finite number"),
     "report a text": (lambda u: renewed(u, report={"loss": "low"}), "reported 'loss' is not a finite number"),
+    "report no mean": (lambda u: renewed(u, report={"loss": 1.7e308}), "reported 'loss' is not a finite number up to"),
     "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
     "expected entry too large": (
         lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),

@@ -243,7 +243,7 @@ def test_a_missing_file_and_a_place_that_cannot_be_written_are_storage_errors(tm
     with pytest.raises(StorageError, match="cannot read"):
         load_split(tmp_path / "none")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write"):
+    with pytest.raises(StorageError, match="cannot make the folder"):
         save_split(tmp_path / "file" / "split", small_split())
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedglean.data.labels import make_split
-from fedglean.data.partition import PARTITIONS, Split, apportion, describe, fill
+from fedglean.data.partition import PARTITIONS, apportion, fill
 from fedglean.errors import ConfigError
 
 CIFAR = torch.arange(50_000) % 10
@@ -160,11 +160,3 @@ def test_filling_takes_what_there_is_and_never_more(stock: list[int], size: int)
     taken = fill(np.array([0.9, 0.1, 0.0]), have, size)
     assert taken.sum() == min(size, sum(stock))
     assert (taken <= have).all() and (taken >= 0).all()
-
-
-def test_the_summary_counts_clients_labels_and_classes() -> None:
-    labels = torch.tensor([0, 0, 1, 2, -1, 1])
-    split = Split(torch.tensor([0]), (torch.tensor([1, 2]), torch.tensor([])), (torch.tensor([4]), torch.tensor([3])))
-    split = Split(split.hub, tuple(p.long() for p in split.labelled), split.unlabelled)
-    expected = "2 clients, labelled 0-2, unlabelled 1, 1-2 of 3 classes each, hub 1, 5 of 6 images used"
-    assert describe(split, labels, 3) == expected

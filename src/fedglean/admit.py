@@ -238,7 +238,7 @@ def _shown(weight: float) -> str:
 def _check_report(report: Mapping[str, Any]) -> None:
     for name, value in report.items():
         if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
-            raise Refused(f"reported '{name}' is not a number of a size to be averaged")
+            raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
 
 
 __all__ = ["Admitted", "Envelope", "Expect", "Gate", "Refusal"]

@@ -40,8 +40,10 @@ class SGD:
         if self.momentum:
             velocity = tree.map(lambda v, g: torch.add(g, v, alpha=self.momentum), memory["momentum"], gradient)
             memory = memory | {"momentum": velocity}
-            look_ahead = tree.map(lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity)
-            gradient = look_ahead if self.nesterov else velocity
+            if self.nesterov:
+                gradient = tree.map(lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity)
+            else:
+                gradient = velocity
         return tree.map(lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient), memory
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -57,27 +56,6 @@ class Split:
     labelled: tuple[Tensor, ...]
     unlabelled: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
-
-
-def describe(split: Split, labels: Tensor, classes: int) -> str:
-    """One line for the terminal: how many images and classes the hub and the clients hold."""
-    held = [torch.cat(pair) for pair in zip(split.labelled, split.unlabelled, strict=True)]
-    kinds = [int((torch.bincount(labels[part][labels[part] >= 0]) > 0).sum()) for part in held]
-    used = len(split.hub) + sum(len(part) for part in held)
-    parts = [
-        f"{len(held)} clients",
-        f"labelled {_range([len(part) for part in split.labelled])}",
-        f"unlabelled {_range([len(part) for part in split.unlabelled])}",
-        f"{_range(kinds)} of {classes} classes each",
-        f"hub {len(split.hub)}",
-        f"{used} of {len(labels)} images used",
-    ]
-    return ", ".join(parts)
-
-
-def _range(counts: list[int]) -> str:
-    low, high = min(counts, default=0), max(counts, default=0)
-    return f"{low}" if low == high else f"{low}-{high}"
 
 
 def dealer(partition: str) -> Dealer:

@@ -6,14 +6,13 @@ The file must be byte for byte what `save_split` would write, so not even a chan
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedglean.checkpoint import make_folder, write_whole
 from fedglean.data.partition import Split
 from fedglean.errors import DataError, StorageError
 
@@ -21,20 +20,9 @@ FORMAT = "fedglean split 1"
 
 
 def save_split(path: Path | str, split: Split) -> None:
-    """Whole or not at all: written beside its place and moved there."""
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(_encode(_content(split)))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise StorageError(f"cannot write the split '{target}': {error.strerror}") from error
+    """Whole or not at all."""
+    make_folder(Path(path).parent)
+    write_whole(Path(path), _encode(_content(split)))
 
 
 def load_split(path: Path | str) -> Split:
