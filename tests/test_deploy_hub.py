@@ -464,20 +464,21 @@ def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None
 
 
 def test_a_hub_whose_app_was_killed_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "journal.jsonl").touch()
-    working = "import sys, time, pathlib; from fedglean.deploy.watch import take_work; "
-    working += "held = take_work(pathlib.Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    journal = tmp_path / "journal.jsonl"
+    journal.touch()
+    working = "import sys, time; from fedglean.deploy.watch import hold; "
+    working += "file = open(sys.argv[1], 'a'); hold(file); print(flush=True); time.sleep(60)"
     with (
         subprocess.Popen(["sleep", "60"]) as link,
-        subprocess.Popen([sys.executable, "-c", working, str(tmp_path)], stdout=subprocess.PIPE) as hub,
+        subprocess.Popen([sys.executable, "-c", working, journal], stdout=subprocess.PIPE) as hub,
     ):
         assert hub.stdout is not None and hub.stdout.readline()
         Timer(1.0, hub.kill).start()
         with pytest.raises(RoundError, match="app was killed"):
-            follow(tmp_path / "journal.jsonl", link, print)
+            follow(journal, link, print)
         monkeypatch.setattr("fedglean.deploy.commands.START", 0.1)
         with pytest.raises(RoundError, match="did not start"):
-            follow(tmp_path / "journal.jsonl", link, print)
+            follow(journal, link, print)
         link.kill()
 
 

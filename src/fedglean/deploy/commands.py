@@ -27,7 +27,7 @@ from typing import Any
 from fedglean.checkpoint import locked, make_folder, write_whole
 from fedglean.config import Config, read_toml, resolve, to_toml
 from fedglean.deploy.table import rendered
-from fedglean.deploy.watch import Watch, is_at_work
+from fedglean.deploy.watch import Watch, is_held
 from fedglean.errors import ConfigError, RoundError, StorageError
 
 QUIET = {
@@ -359,7 +359,7 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
     with open(journal, encoding="utf-8") as file:
         text = ""
         while True:
-            working = is_at_work(journal.parent)  # before the last words are read
+            working = is_held(file)  # before the last words are read
             text += file.read()
             *whole, text = text.split("\n")
             for line in map(json.loads, whole):

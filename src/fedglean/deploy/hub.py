@@ -24,7 +24,7 @@ from fedglean.deploy.flower import Flower
 from fedglean.deploy.folders import HubImages, hub_images
 from fedglean.deploy.post import Patience, Post, declared_of
 from fedglean.deploy.table import Row, row_of
-from fedglean.deploy.watch import take_work
+from fedglean.deploy.watch import hold
 from fedglean.deploy.wire import Declaration, Plan
 from fedglean.engines.loop import Loop
 from fedglean.errors import FedgleanError, StorageError, plain
@@ -133,7 +133,8 @@ class Enrolled(Federation):
 
 def serve(grid: Grid, path: Path) -> None:
     """What Flower starts: a federation as the file says; what is to be told of it is appended to the journal beside."""
-    with take_work(path.parent), open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
+    with open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
+        hold(file)
         journal = Journal(file)
         try:
             hosting = Hosting(**json.loads(path.read_bytes()))

@@ -10,7 +10,7 @@ cases only a start from anew helps.
 import re
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from fedglean.checkpoint import make_folder
 
@@ -33,22 +33,34 @@ def take_work(folder: Path) -> BinaryIO:
     """Say that an app is at work, until its process ends."""
     make_folder(folder)
     place = open(folder / "at-work", "ab")  # noqa: SIM115
-    if fcntl is not None:
-        fcntl.flock(place, fcntl.LOCK_SH)
+    hold(place)
     return place
 
 
 def is_at_work(folder: Path) -> bool:
+    try:
+        with open(folder / "at-work", "rb") as place:
+            return is_held(place)
+    except FileNotFoundError:
+        return False
+
+
+def hold(file: IO[Any]) -> None:
+    """Say that this process works on a file, until it is closed or the process ends."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def is_held(file: IO[Any]) -> bool:
+    """Whether another process says so of this very file, not of one that had its name before."""
     if fcntl is None:
         return True
     try:
-        with open(folder / "at-work", "rb") as place:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
-    except FileNotFoundError:
-        return False
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 class Watch:
