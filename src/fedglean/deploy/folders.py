@@ -64,7 +64,7 @@ class HubImages:
         for each in declared:
             sums, squares = ([a + b for a, b in zip(*pair, strict=True)]
                              for pair in ((sums, each.sums), (squares, each.squares)))  # fmt: skip
-        mean, std = normalisation(total * self.shape[1] * self.shape[2], sums, squares)
+        mean, std = normalisation(max(1, total) * self.shape[1] * self.shape[2], sums, squares)
         return Dataset("folder", self.classes, self.images, self.labels, self.test_images, self.test_labels,
                        mean, std, False, min(self.shape[1:]) // 8, split_of(len(self.images), declared))  # fmt: skip
 

@@ -296,10 +296,12 @@ def _possible(claim: Declaration) -> bool:
     count = claim.labelled + claim.unlabelled
     if min(claim.labelled, claim.unlabelled) < 0 or count > MOST:
         return False
-    pixels, moments = count * height * width, list(zip(claim.sums, claim.squares, strict=False))
-    return len(claim.sums) == len(claim.squares) == channels and all(
+    if not len(claim.sums) == len(claim.squares) == channels:
+        return False
+    pixels = count * height * width
+    return all(
         0 <= total <= 255 * pixels and total**2 <= pixels * squares and squares <= 255 * total
-        for total, squares in moments
+        for total, squares in zip(claim.sums, claim.squares, strict=True)
     )
 
 
