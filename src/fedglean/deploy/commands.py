@@ -27,7 +27,7 @@ from typing import Any
 from fedglean.checkpoint import locked, make_folder, write_whole
 from fedglean.config import Config, read_toml, resolve, to_toml
 from fedglean.deploy.table import rendered
-from fedglean.deploy.watch import Watch, is_held
+from fedglean.deploy.watch import Watch, is_held, is_let_go
 from fedglean.errors import ConfigError, RoundError, StorageError
 
 QUIET = {
@@ -172,6 +172,7 @@ def run_hub(config: Config, options: HubOptions, show: Show) -> int:
 def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int:
     _end_tidily()
     _wait_until_free(options.listen.near)
+    _wait_for_the_app_before(work / "journal.jsonl", show)
     home, link_state = work / "home", work / "link"
     shutil.rmtree(link_state, ignore_errors=True)
     for folder in (home, work / "app", link_state):
@@ -395,6 +396,18 @@ def _wait_until_free(address: Address, seconds: float = 30) -> None:
         if time.monotonic() > end:
             raise ConfigError(f"another program listens on {address}; end it, or choose another address with --listen")
         time.sleep(0.1)
+
+
+def _wait_for_the_app_before(journal: Path, show: Show, seconds: float = 120) -> None:
+    """The app of a hub that was killed is ended some seconds after it, and until then is at work in the run folder."""
+    if not journal.exists():
+        return
+    with open(journal, "rb") as file:
+        if is_let_go(file, 0):
+            return
+        show("the app of the hub before is still at work; waiting for its end")
+        if not is_let_go(file, seconds):
+            raise RoundError(f"it is at work after {seconds:g} s still; end the process flwr-serverapp by hand")
 
 
 def _listens(address: Address) -> bool:

@@ -63,6 +63,16 @@ def is_held(file: IO[Any]) -> bool:
     return False
 
 
+def is_let_go(file: IO[Any], seconds: float) -> bool:
+    """Whether no process works on a file any more, within so many seconds; where none can say so, none does."""
+    end = time.monotonic() + seconds
+    while fcntl is not None and is_held(file):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
 class Watch:
     """Over one start of a node, whose log is appended to a file in the folder of its apps."""
 
