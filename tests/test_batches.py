@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedglean.augment import Recipe, view
 from fedglean.data.images import Images
-from fedglean.engines.batches import Deck, Lane, Setting, at, batches, epoch_length
+from fedglean.engines.batches import Deck, Lane, Setting, at, batches
 from fedglean.method import Batch, Stream, Train
 from fedglean.randomness import bits, fold_int
 from fedglean.sgd import SGD
@@ -43,7 +43,7 @@ def test_every_image_comes_once_an_epoch_and_every_batch_is_full(count: int, siz
     stream = Stream(images(count), view="plain", batch=size)
     made = list(batches(train({"data": stream}, epochs=epochs), key, SETTING))
     length = -(-count // size)
-    assert len(made) == epochs * length == epochs * epoch_length(stream)
+    assert len(made) == epochs * length == epochs * stream.epoch
     for epoch in range(epochs):
         rows = drawn(made[epoch * length : (epoch + 1) * length]).flatten().tolist()
         assert sorted(rows[:count]) == list(range(count))

@@ -25,9 +25,7 @@ from fedglean.data.folders import from_folder
 from fedglean.deploy import wire
 from fedglean.deploy.branch import Branch
 from fedglean.deploy.commands import (
-    Address,
     HubOptions,
-    _wait_until_free,
     admitted,
     follow,
     run_branch,
@@ -39,6 +37,7 @@ from fedglean.deploy.folders import branch_images, hub_images
 from fedglean.deploy.hub import Hosting, Journal, federate, serve
 from fedglean.deploy.keys import make_branch_key, make_hub_keys, public_key
 from fedglean.deploy.local import LocalGrid
+from fedglean.deploy.processes import Address, wait_until_free
 from fedglean.deploy.table import COLUMNS, rendered, row_of
 from fedglean.deploy.wire import Declaration, Question, read, written
 from fedglean.errors import ConfigError, DataError, RoundError, StorageError
@@ -295,8 +294,8 @@ def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = Address("127.0.0.1", other.getsockname()[1])
         with pytest.raises(ConfigError, match=f"another program listens on {taken}"):
-            _wait_until_free(taken, 0.2)
-    _wait_until_free(taken, 0.2)
+            wait_until_free(taken, 0.2)
+    wait_until_free(taken, 0.2)
 
 
 class Unlike(LocalGrid):
@@ -512,7 +511,7 @@ def test_a_name_that_flower_cannot_take_is_refused(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("host", ["[::1]", "no-such-host.invalid"])
 def test_a_host_that_nobody_knows_is_told_in_one_sentence(host: str) -> None:
     with pytest.raises(ConfigError, match="is no name or IPv4 address"):
-        _wait_until_free(Address(host, 1), 0.2)
+        wait_until_free(Address(host, 1), 0.2)
 
 
 def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

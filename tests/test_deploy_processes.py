@@ -24,8 +24,9 @@ import pytest
 from safetensors.torch import load_file
 
 from fedglean.config import configure
-from fedglean.deploy.commands import Address, HubOptions, Tools, superlink_command, supernode_command
+from fedglean.deploy.commands import HubOptions, superlink_command, supernode_command
 from fedglean.deploy.keys import HubKeys, make_branch_key, make_hub_keys
+from fedglean.deploy.processes import Address, Tools
 from fedglean.engines.here import Deliver
 from fedglean.experiment import prepare
 from fedglean.folder import RunFolder

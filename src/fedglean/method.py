@@ -53,6 +53,11 @@ class Stream:
     def views(self) -> tuple[str, ...]:
         return (self.view,) if isinstance(self.view, str) else self.view
 
+    @property
+    def epoch(self) -> int:
+        """Steps in which every image is seen."""
+        return -(-len(self.images) // self.batch)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -157,8 +162,7 @@ class Train:
         """Number of steps."""
         if self.steps is not None:
             return self.steps
-        first = next(iter(self.streams.values()))
-        return (self.epochs or 0) * -(-len(first.images) // first.batch)
+        return (self.epochs or 0) * next(iter(self.streams.values())).epoch
 
     @property
     def learning_rate(self) -> float:

@@ -7,16 +7,8 @@ import typer
 
 from fedglean.cli.shared import Use, app, configured, say
 from fedglean.config import Config
-from fedglean.deploy.commands import (
-    Address,
-    HubOptions,
-    admitted,
-    is_federation,
-    need_flower,
-    run_branch,
-    run_hub,
-    supernode_command,
-)
+from fedglean.deploy.commands import HubOptions, admitted, is_federation, run_branch, run_hub, supernode_command
+from fedglean.deploy.processes import Address, need_flower
 from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.plugins import activate
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.augment import Recipe, view
 from fedglean.data.images import Images
-from fedglean.method import Batch, Sample, Stream, Train
+from fedglean.method import Batch, Sample, Train
 from fedglean.randomness import bits, fold, fold_int
 
 
@@ -106,7 +106,7 @@ class Pile:
         self.index, self.label = _joined([stream.images for stream in streams])
         self.counts = [len(stream.images) for stream in streams]
         self.lasts = [max(0, lane.length - 1) for lane in lanes]
-        self.lengths = [epoch_length(stream) for stream in streams]
+        self.lengths = [stream.epoch for stream in streams]
         starts = [0, *accumulate(self.counts)][:-1]
         own = [fold_int(lane.key, name) for lane in lanes]
         draws = [fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order") for key in own]
@@ -169,11 +169,6 @@ def _joined(images: Sequence[Images]) -> tuple[Tensor, Tensor | None]:
         return images[0].index, images[0].label
     labels = [each.label for each in images if each.label is not None]
     return torch.cat([each.index for each in images]), torch.cat(labels) if labels else None
-
-
-def epoch_length(stream: Stream) -> int:
-    """Steps in which a stream is seen once; the last batch is filled up."""
-    return -(-len(stream.images) // stream.batch)
 
 
 def _tensor(key: int | Tensor) -> Tensor:

@@ -92,6 +92,15 @@ class Call:
             return [self]
         return [Call(part, fold_int(self.key, "part", place), self.observe) for place, part in enumerate(self.request)]
 
+    def predicted(self, output: Tensor) -> Any:
+        """The answer to a `Predict`; pseudo-labels are observed."""
+        if self.request.apply is not probabilities:
+            return output
+        predictions = Predictions(self.request.images, output, self.request.threshold)
+        if self.observe is not None and self.request.threshold is not None:
+            self.observe(predictions)
+        return predictions
+
 
 class Loop:
     """Serves requests one by one. `widest` says how many trainings at once memory turned out to hold, if too few."""
@@ -130,7 +139,7 @@ class Loop:
             if isinstance(request, Statistics):
                 return self._statistics(request)
             if isinstance(request, Predict):
-                return self._predict(request, call.key, call.observe)
+                return self._predict(request, call)
         raise TypeError(
             f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {type(request).__name__}"
         )
@@ -152,20 +161,14 @@ class Loop:
         models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
         return Trained(models, memory, request.length, means)
 
-    def _predict(self, request: Predict, key: int, observe: Observer | None) -> Any:
+    def _predict(self, request: Predict, call: Call) -> Any:
         parts = []
         for position in _slices(request.images.index, request.batch):
-            keys = fold(fold_int(key, "view"), position)
+            keys = fold(fold_int(call.key, "view"), position)
             pixels = request.images.pixels(position)
             made = view(request.view, pixels, keys, self.setting.recipe, self.setting.dtype)  # type: ignore[arg-type]
             parts.append(request.apply(request.models, channels_last(made)))
-        output = torch.cat(parts) if parts else self._nothing(request)
-        if request.apply is not probabilities:
-            return output
-        predictions = Predictions(request.images, output, request.threshold)
-        if observe is not None and request.threshold is not None:
-            observe(predictions)
-        return predictions
+        return call.predicted(torch.cat(parts) if parts else self._nothing(request))
 
     def _nothing(self, request: Predict) -> Tensor:
         columns = (request.models.architecture.classes,) if request.apply is probabilities else ()

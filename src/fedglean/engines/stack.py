@@ -16,13 +16,12 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedglean.augment import channels_last, view
-from fedglean.data.images import Predictions
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.graph import fused
 from fedglean.engines.lanes import Trainer
 from fedglean.engines.loop import Call, Loop, Party, side_by_side
 from fedglean.engines.signature import signature_of
-from fedglean.method import Predict, Statistics, Train, Trained, probabilities
+from fedglean.method import Predict, Statistics, Train, Trained
 from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
@@ -115,7 +114,7 @@ class Stack(Loop):
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
-        return [_predicted(call, own) for call, own in zip(calls, torch.split(output, counts), strict=True)]
+        return [call.predicted(own) for call, own in zip(calls, torch.split(output, counts), strict=True)]
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
@@ -175,16 +174,6 @@ def _one_by_one(models: Tree) -> bool:
     """Whether an image's prediction does not depend on its neighbours."""
     nodes = pytree.tree_leaves(models, is_leaf=lambda node: isinstance(node, Model))
     return all(not isinstance(node, Model) or bool(node.statistics) or not node.needs_statistics for node in nodes)
-
-
-def _predicted(call: Call, output: Tensor) -> Any:
-    request: Predict = call.request
-    if request.apply is not probabilities:
-        return output
-    predictions = Predictions(request.images, output, request.threshold)
-    if call.observe is not None and request.threshold is not None:
-        call.observe(predictions)
-    return predictions
 
 
 def _cut(rows: Tensor, size: int) -> Sequence[Tensor]:

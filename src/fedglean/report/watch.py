@@ -28,7 +28,7 @@ class Watcher(ThreadingHTTPServer):
 
     def __init__(self, folders: Sequence[Path], port: int = 0) -> None:
         self.folders, self.examiner, self.lock = folders, Examiner(), Lock()
-        self.mark, self.data = "", told(gather(folders), Examiner(), live=True)
+        self.mark, self.data = self._mark(), told(gather(folders), self.examiner, live=True)
         try:
             super().__init__((HERE, port), Answer)
         except (OSError, OverflowError) as error:
