@@ -238,6 +238,16 @@ def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None
     assert call("run", "hub-only", *QUICK, "--split-file", "split.json", "--out", "here").exit_code == 0
     used = RunFolder(tmp_path / "here").split()
     assert used.hub.tolist() == split.hub.tolist()
+    misfit = call("partition", "--data", "digits", "--set", "images=500", "--split-file", "split.json")
+    assert misfit.exit_code == 3 and "is it for other data?" in misfit.output, misfit.output
+
+
+def test_test_images_that_are_trained_on_are_told(tmp_path: Path) -> None:
+    for place, grey in {"hub/a/0": 1, "hub/b/0": 2, "clients/x/0": 3, "test/a/0": 3, "test/b/0": 4}.items():
+        (tmp_path / place).parent.mkdir(parents=True)
+        Image.new("L", (8, 8), grey).save(tmp_path / f"{place}.png")
+    result = call("partition", "--data", "folder", "--data-root", str(tmp_path))
+    assert result.exit_code == 0 and "1 of 2 test images are among the training images too" in result.output
 
 
 @pytest.mark.parametrize("what", [*look.LISTS, *METHODS, "presets"])

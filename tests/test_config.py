@@ -117,9 +117,20 @@ def test_a_whole_number_is_a_number_and_the_same_one() -> None:
 
 
 def test_numbers_of_numpy_and_paths_are_taken_as_what_they_are() -> None:
-    config = configure("semifl", seed=np.int64(3), rate=np.float32(0.5), data_root=Path("somewhere"))
-    assert (config.seed, config.settings["rate"], config.data.root) == (3, 0.5, "somewhere")
+    config = configure("semifl", seed=np.int64(3), rate=np.float32(0.5), data_root=Path("/somewhere"))
+    assert (config.seed, config.settings["rate"], config.data.root) == (3, 0.5, "/somewhere")
     json.dumps(asdict(config))
+
+
+def test_places_stay_what_they_were_wherever_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = configure("semifl", data="folder", data_root="images", split_file="split.json")
+    assert (here.data.root, here.split.file) == (f"{tmp_path}/images", f"{tmp_path}/split.json")
+    (tmp_path / "below").mkdir()
+    file = tmp_path / "below" / "own.toml"
+    file.write_text('[data]\nname = "folder"\nroot = "images"\n[split]\nfile = "../split.json"\n')
+    beside = configure("semifl", file=file)
+    assert (beside.data.root, beside.split.file) == (f"{tmp_path}/below/images", f"{tmp_path}/split.json")
 
 
 def test_flat_options_nested_ones_and_dotted_keys_say_the_same() -> None:

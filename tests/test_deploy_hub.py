@@ -1,6 +1,7 @@
 """A hub and its branches read their own folders; together they are what a simulation reads from all of them."""
 
 import json
+import shutil
 import socket
 import stat
 import subprocess
@@ -249,6 +250,19 @@ def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: P
     with pytest.raises(RoundError, match="1 of the 2"):
         federate(LocalGrid(other), plan, said.append)
     assert any("this run knows it with" in sentence for sentence in said)
+
+
+def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> None:
+    images = shutil.copytree(root, tmp_path / "images")
+    grid, plan = Stopping(branches(root, tmp_path)), hosting(images, tmp_path / "run")
+    grid.round = "2-"
+    with pytest.raises(KeyboardInterrupt):
+        federate(grid, plan, lambda sentence: None)
+    (images / "hub" / "0" / "0.png").unlink()
+    with pytest.raises(DataError, match="not those that the split was made of"):
+        federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
+    shutil.copy(root / "hub" / "0" / "0.png", images / "hub" / "0")
+    assert federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1]["final"]
 
 
 def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None:

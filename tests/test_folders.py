@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedglean.data.folders import File, _chance, hold_out
+from fedglean.data.folders import File, _chance, hold_out, read_image
 from fedglean.data.sources import Dataset, load
 from fedglean.errors import ConfigError, DataError
 
@@ -81,7 +83,7 @@ def test_statistics_come_from_the_training_images(root: Path) -> None:
     assert dataset.std == pytest.approx([float(values.std(correction=0))])
 
 
-@pytest.mark.parametrize("suffix", ["png", "PNG", "bmp", "webp", "jpg", "jpeg"])
+@pytest.mark.parametrize("suffix", ["png", "PNG", "bmp", "webp", "jpg", "jpeg", "jfif", "gif", "tif", "tiff", "ppm"])
 def test_colour_images_of_every_kind_are_read(suffix: str, tmp_path: Path) -> None:
     for place in ("hub/a", "clients/x", "test/a"):
         paint(tmp_path / place / f"i.{suffix}", 100, mode="RGB")
@@ -200,6 +202,64 @@ def test_deep_pixels_are_refused_by_name(root: Path) -> None:
     refused(root, "deep.png has pixels of kind 'I;16'")
 
 
+def test_deep_colours_are_refused_too(root: Path) -> None:
+    """A PNG of 16 bits a channel, by hand: Pillow writes none, and reads its upper halves."""
+    rows = zlib.compress(b"".join(b"\0" + bytes(range(96)) for _ in range(16)))
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", 16, 16, 16, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b""))
+    raw = b"\x89PNG\r\n\x1a\n"
+    for kind, body in parts:
+        raw += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    (root / "clients" / "north" / "deep.png").write_bytes(raw)
+    refused(root, "deep.png has pixels of kind 'RGB, 16 bits'")
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_what_is_transparent_is_seen_on_white(mode: str, tmp_path: Path) -> None:
+    drawn = Image.new("RGBA", (16, 16), (0, 0, 0, 0))
+    drawn.paste((0, 0, 0, 255), (4, 4, 8, 8))
+    drawn.paste((0, 0, 0, 128), (8, 8, 12, 12))
+    drawn.convert(mode).save(tmp_path / "drawn.png")
+    image = read_image(tmp_path / "drawn.png")
+    seen = np.asarray(image.convert("L"))
+    assert image.mode == ("RGB" if mode == "RGBA" else "L")
+    assert seen[0, 0] == 255 and seen[5, 5] == 0 and abs(int(seen[9, 9]) - 127) <= 1
+
+
+def test_a_transparent_colour_of_a_palette_is_seen_on_white(tmp_path: Path) -> None:
+    Image.new("P", (2, 2), 0).save(tmp_path / "drawn.gif", transparency=0)
+    assert np.asarray(read_image(tmp_path / "drawn.gif")).tolist() == [[[255] * 3] * 2] * 2
+
+
+def test_images_without_any_contrast_teach_nothing(tmp_path: Path) -> None:
+    for place in ("hub/a", "hub/b", "clients/x", "test/a", "test/b"):
+        paint(tmp_path / place / "i.png", 7)
+    refused(tmp_path, "all pixels of all training images in .* are alike")
+
+
+def test_links_to_folders_are_followed_but_not_for_ever(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    paint(elsewhere / "scans" / "0.png", 91)
+    (elsewhere / "scans" / "back").symlink_to(elsewhere)
+    (root / "clients" / "north" / "linked").symlink_to(elsewhere)
+    (root / "clients" / "south" / "cat").symlink_to(elsewhere / "scans")
+    dataset = load("folder", root)
+    assert dataset.given is not None
+    assert held(dataset, dataset.given.unlabelled[0])[0] == [30, 31, 32, 91, 33]
+    assert held(dataset, dataset.given.labelled[1]) == ([91, 40, 41, 42], [0, 1, 1, 1])
+
+
+def test_the_hub_has_no_unlabelled_images(root: Path) -> None:
+    paint(root / "hub" / "unlabelled" / "0.png", 5)
+    refused(root, "hub/unlabelled is no class")
+
+
+@pytest.mark.parametrize(("written", "at_client"), [("cat", "Cat"), ("caf\u00e9", "cafe\u0301")])
+def test_a_class_that_is_written_otherwise_at_a_client_is_refused(written: str, at_client: str, tmp_path: Path) -> None:
+    for place in (f"hub/{written}", f"clients/x/{at_client}", f"test/{written}"):
+        paint(tmp_path / place / "0.png", len(place))
+    refused(tmp_path, f"is not written as the class '{written}' is")
+
+
 def test_a_class_that_the_test_set_lacks_is_refused(root: Path) -> None:
     shutil.rmtree(root / "test" / "dog")
     refused(root, "lacks the class 'dog'")
@@ -272,6 +332,7 @@ def test_arrays_say_who_holds_what(tmp_path: Path) -> None:
 
 def test_hub_and_client_labels_may_be_left_out_but_not_both(tmp_path: Path) -> None:
     without_hub = {name: array for name, array in arrays().items() if not name.startswith("hub")}
+    without_hub["client_labels"] = np.array([-1, 1, 0, -1])
     dataset = load("npz", saved(tmp_path, without_hub))
     assert dataset.given is not None and len(dataset.given.hub) == 0
     unlabelled = {name: array for name, array in arrays().items() if name != "client_labels"}
@@ -310,6 +371,12 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "below unknown": ({"client_labels": np.array([-2, 0, 0, 0])}, "client_labels has the label -2"),
     "names": ({"classes": np.array(["cat"])}, "classes has 1 names but there is a label 1"),
     "test": ({"test_labels": np.array([0, 0])}, "lacks the class '1'"),
+    "misspelt": ({"client_label": np.zeros(4, int)}, "has an array 'client_label', which is none of"),
+    "numbered from 1": ({"hub_labels": np.array([1, 2]), "test_labels": np.array([1, 2])}, "has the label 0"),
+    "far apart": ({"test_labels": np.array([0, 10**9])}, "no image has the label 2"),
+    "called alike": ({"classes": np.array(["cat", "cat"])}, "two classes are called 'cat'"),
+    "tested only": ({"test_labels": np.array([0, 2]), "classes": np.array(list("abc"))}, "lacks the class 'b'"),
+    "unheard of": ({"hub_labels": np.array([0, 0]), "client_labels": np.zeros(4, int)}, "has the class '1', of which"),
     "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot read .* without pickles"),
     "clients": (
         {

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from fedglean.data.labels import LAYOUTS, make_split
 from fedglean.data.partition import Split
-from fedglean.data.split_file import check_split, load_split, save_split, split_digest
+from fedglean.data.sources import load
+from fedglean.data.split_file import check_split, fitted, load_split, save_split, split_digest
 from fedglean.errors import ConfigError, DataError, StorageError
 
 CIFAR = torch.arange(50_000) % 10
@@ -266,6 +268,28 @@ def one(*images: int) -> tuple[Tensor, ...]:
 def test_a_split_that_does_not_fit_the_data_is_refused(split: Split, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         check_split(split, 5, torch.tensor([0, 1, 0, 1, -1]))
+
+
+def test_a_split_is_of_one_data_set() -> None:
+    digits = load("digits")
+    split = fitted(make_split(digits.train_labels, 10, 5, "iid", "hub:20", 0), digits)
+    assert fitted(split, digits).data == split.data and split_digest(split) == split_digest(replace(split, data=""))
+    others = (
+        replace(digits, train_labels=digits.train_labels.flip(0)),
+        replace(digits, train_images=digits.train_images.flip(0)),
+        replace(digits, test_images=digits.test_images.flip(0)),
+        replace(digits, classes=tuple("abcdefghij")),
+    )
+    for other in others:
+        with pytest.raises(DataError, match="not those that the split was made of"):
+            fitted(split, other)
+
+
+def test_a_split_remembers_its_data_in_a_file_and_one_of_before_has_none(tmp_path: Path) -> None:
+    save_split(tmp_path / "split", replace(small_split(), data="a digest"))
+    assert load_split(tmp_path / "split").data == "a digest"
+    save_split(tmp_path / "before", small_split())
+    assert load_split(tmp_path / "before").data == "" and b"data" not in (tmp_path / "before").read_bytes()
 
 
 def test_an_unlabelled_image_needs_no_label() -> None:

@@ -1,6 +1,8 @@
 """Whole runs: what is counted, what is tested, what the last and the best round came to, and labelling new images."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,38 @@ def test_a_method_without_an_ending_resumes_to_the_same_result(tmp_path: Path) -
     config = configure("hub-only", clients=4, labels="hub:50", epochs=1, rounds=2)
     first = run(config, tmp_path / "run")
     assert resume(tmp_path / "run").history == first.history
+
+
+def _more(images: Path) -> None:
+    shutil.copy(images / "hub" / "0" / "0.png", images / "hub" / "0" / "another.png")
+
+
+def _renamed(images: Path) -> None:
+    for part in ("hub", "test"):
+        (images / part / "1").rename(images / part / "9")
+
+
+@pytest.mark.parametrize("change", [_more, _renamed])
+def test_a_run_does_not_go_on_with_other_images(change: Callable[[Path], None], tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for number in range(24):
+        folder = images / ("hub/0", "hub/1", "test/0", "test/1", "clients/a", "clients/b")[number % 6]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 10 * number, np.uint8)).save(folder / f"{number}.png")
+    config = configure("hub-only", data="folder", data_root=images, model="mlp", epochs=1, rounds=3)
+
+    def stop(line: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", stop)
+    kept = shutil.copytree(images, tmp_path / "kept")
+    change(images)
+    with pytest.raises(DataError, match="not those that the split was made of"):
+        resume(tmp_path / "run")
+    shutil.rmtree(images)
+    kept.rename(images)
+    assert len(resume(tmp_path / "run").history) == 3
 
 
 def test_a_federation_in_which_a_method_means_nothing_is_refused_before_any_work() -> None:

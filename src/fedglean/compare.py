@@ -24,7 +24,7 @@ from fedglean.checkpoint import make_folder, write_whole
 from fedglean.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.data.split_file import check_split
+from fedglean.data.split_file import fitted
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
@@ -251,10 +251,7 @@ def _advantage(entry: Entry) -> str:
 
 def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:
     dataset = dataset_of(config.data)
-    splits = [divide_up(replace(config, seed=seed), dataset) for seed in seeds]
-    for split in splits:
-        check_split(split, len(dataset.train_images), dataset.train_labels)
-    return dataset, splits
+    return dataset, [fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds]
 
 
 def _seen(entry: Entry, split: Split, dataset: Dataset) -> Split:

@@ -8,9 +8,10 @@ shape as the TOML that `to_toml` writes.
 import hashlib
 import json
 import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -109,6 +110,7 @@ SECTIONS: Mapping[str, type] = {
     "engine": EngineConfig,
 }
 _TOP = ("rounds", "seed", "strong", "use")
+_FILES = (("data", "root"), ("split", "file"))
 _OWN_NAME = {"data.name": "data", "model.name": "model", "data.root": "data_root", "split.file": "split_file"}
 _PATHS = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
 
@@ -155,7 +157,7 @@ def configure(
     if brought.get("settings") and brought.get("method", name) != name:
         raise ConfigError(f"{file} has settings of {brought['method']}, not of {name}; leave them or '{name}' out")
     places = {_place(key, value, name): value for key, value in given.items()}
-    config = resolve(name, *layers, *(_nested(place, value) for place, value in places.items()))
+    config = _absolute(resolve(name, *layers, *(_nested(place, value) for place, value in places.items())))
     _refuse_ignored(config, places)
     return config
 
@@ -212,11 +214,25 @@ def _used(layers: Sequence[Layer]) -> str | None:
 
 
 def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A TOML file names what it uses from where it lies itself."""
-    use = layer.get("use")
-    if not isinstance(use, str) or use == "none":
-        return layer
-    return {**layer, "use": str(folder / Path(use).expanduser())}
+    """A TOML file names other files from where it lies itself."""
+
+    def placed(table: Layer, key: str) -> dict[str, Any]:
+        path = table.get(key)
+        if not isinstance(path, str) or path == "none":
+            return dict(table)
+        return {**table, key: os.path.join(folder, os.path.expanduser(path))}
+
+    tables = {name: placed(layer[name], key) for name, key in _FILES if isinstance(layer.get(name), Mapping)}
+    return {**placed(layer, "use"), **tables}
+
+
+def _absolute(config: Config) -> Config:
+    """Resumed from elsewhere, a run must not find other data."""
+    for name, key in _FILES:
+        if path := getattr(getattr(config, name), key):
+            table = replace(getattr(config, name), **{key: os.path.abspath(os.path.expanduser(path))})
+            config = replace(config, **{name: table})
+    return config
 
 
 def _names(config: Config) -> dict[str, str]:

@@ -17,7 +17,7 @@ from fedglean.data.federation import Federation, divide
 from fedglean.data.labels import make_split
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.data.split_file import check_split, load_split
+from fedglean.data.split_file import fitted, load_split
 from fedglean.engines.auto import faster
 from fedglean.engines.batches import Setting
 from fedglean.engines.here import Here
@@ -79,9 +79,7 @@ def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] 
     method = make_method(config)
     dataset = dataset_of(config.data)
     configs = [replace(config, seed=seed) for seed in seeds]
-    splits = splits or [divide_up(each, dataset) for each in configs]
-    for split in splits:
-        check_split(split, len(dataset.train_images), dataset.train_labels)
+    splits = [fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]]
     dataset = replace(dataset, train_images=dataset.train_images.to(device), test_images=dataset.test_images.to(device))
     divided = [divide(dataset, split, device) for split in splits]
     for federation, _ in divided:

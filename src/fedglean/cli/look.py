@@ -13,7 +13,7 @@ from rich.table import Table
 from fedglean.augment import STRONG, VIEWS
 from fedglean.cli.shared import Use, app, configured, screen
 from fedglean.config import Config, to_toml
-from fedglean.data.split_file import save_split
+from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.methods import METHODS
@@ -43,8 +43,10 @@ def partition(
     if out is not None:
         check_drawable(out)
     dataset = dataset_of(config.data)
-    split = divide_up(config, dataset)
+    split = fitted(divide_up(config, dataset), dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))
+    if leaked := dataset.leaked():
+        print(f"{leaked} of {len(dataset.test_images)} test images are among the training images too, pixel for pixel")
     if out is not None:
         bubble_chart(split, dataset.train_labels, dataset.classes, out)
         print(f"picture: {out}")

@@ -22,6 +22,7 @@ from fedglean.data.own import HUB, UNKNOWN, Collected, federated
 from fedglean.errors import DataError
 
 _NEEDED = ("client_images", "client_ids", "test_images", "test_labels")
+_KNOWN = (*_NEEDED, "hub_images", "hub_labels", "client_labels", "classes")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -45,7 +46,7 @@ def from_npz(path: Path) -> Dataset:
         "npz",
         Collected(
             source=path,
-            classes=_classes(path, arrays, max(labels.max(initial=-1), test_labels.max(initial=-1)) + 1),
+            classes=_classes(path, arrays, np.concatenate([labels, test_labels])),
             clients=tuple(str(number) for number in numbers),
             images=np.concatenate([hub, clients]),
             labels=labels,
@@ -69,6 +70,8 @@ def _arrays(path: Path) -> Arrays:
         raise DataError(
             f"{path} has no array '{absent[0]}'; expected {', '.join(_NEEDED)}, and it has {', '.join(arrays)}"
         )
+    if strange := [name for name in arrays if name not in _KNOWN]:
+        raise DataError(f"{path} has an array '{strange[0]}', which is none of {', '.join(_KNOWN)}")
     return arrays
 
 
@@ -111,12 +114,17 @@ def _labels(path: Path, arrays: Arrays, party: str, count: int) -> NDArray[np.in
     return labels
 
 
-def _classes(path: Path, arrays: Arrays, count: int) -> tuple[str, ...]:
+def _classes(path: Path, arrays: Arrays, labels: NDArray[np.int64]) -> tuple[str, ...]:
+    count = int(labels.max(initial=-1)) + 1
     if "classes" not in arrays:
+        if unused := sorted(set(range(min(count, len(labels) + 1))) - set(labels.tolist())):
+            raise DataError(f"{path}: no image has the label {unused[0]}; number labels from 0 on, or name all classes")
         return tuple(str(number) for number in range(count))
-    names = tuple(str(name) for name in np.atleast_1d(arrays["classes"]))
+    names = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in np.atleast_1d(arrays["classes"]))
     if len(names) < count:
         raise DataError(f"{path}: classes has {len(names)} names but there is a label {count - 1}; name every class")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{path}: two classes are called '{twice}'; give each a name of its own")
     return names
 
 

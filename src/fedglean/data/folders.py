@@ -8,9 +8,12 @@
 
 Without a hub, every folder directly below a client is a class but `unlabelled`. With one, a client's folder that is
 no class is just a folder, unless it lies next to folders that are: then it is taken for a misspelt class and
-refused. Names that begin with a dot and files that are no images are passed over.
+refused. Links to folders are followed. Names that begin with a dot and files that are no images are passed over.
 """
 
+import hashlib
+import os
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +27,7 @@ from fedglean.data.own import HUB, UNKNOWN, Collected, federated
 from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import key, uniform
 
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"})
 _UNLABELLED = "unlabelled"
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
@@ -65,8 +68,15 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
             owners=np.array([file.owner for file in train], dtype=np.int64),
             test_images=images[len(train) :],
             test_labels=np.array([file.label for file in test], dtype=np.int64),
+            mark=mark_of(root, [*train, *test]),
         ),
     )
+
+
+def mark_of(root: Path, files: list[File]) -> str:
+    """Which files these are, by name and size: the same JPEG may be decoded a little otherwise on another machine."""
+    named = [(file.path.relative_to(root).as_posix(), file.path.stat().st_size, file.owner) for file in files]
+    return hashlib.sha256(repr(named).encode(errors="surrogateescape")).hexdigest()
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -82,14 +92,22 @@ def subfolders(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     """All images below, by path."""
-    below = [path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()]
-    if odd := next((path for path in below if not str(path).isprintable()), None):
+    found, seen = list[Path](), {folder.resolve()}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        visible = {name: Path(place, name).resolve() for name in sorted(folders) if not name.startswith(".")}
+        folders[:] = [name for name, real in visible.items() if real not in seen]  # a link may lead back here
+        seen.update(visible.values())
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    images = sorted(path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file())
+    if odd := next((path for path in images if not str(path).isprintable()), None):
         raise DataError(f"{str(odd)!a} has a name that cannot be shown, in UTF-8 at least; rename it")
-    return sorted(path for path in below if not any(name.startswith(".") for name in path.relative_to(folder).parts))
+    return images
 
 
 def class_names(root: Path, clients: list[Path]) -> tuple[str, ...]:
     at_hub = [folder.name for folder in subfolders(root / "hub")]
+    if _UNLABELLED in at_hub:
+        raise DataError(f"{root / 'hub' / _UNLABELLED} is no class; images without labels belong to a client")
     if at_hub:
         return tuple(at_hub)
     at_clients = {path.name for client in clients for path in client.iterdir() if path.is_dir() and _files(path)}
@@ -114,6 +132,9 @@ def files_held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[
     """A client's images: labelled where the folder directly below it is a class."""
     folders = [path.name for path in client.iterdir() if path.is_dir() and not path.name.startswith(".")]
     strange = sorted(set(folders) - {*classes, _UNLABELLED})
+    written = {_spoken(name): name for name in classes}
+    if alike := next((name for name in strange if _spoken(name) in written), None):
+        raise DataError(f"{client / alike} is not written as the class '{written[_spoken(alike)]}' is; rename one")
     if strange and set(folders) & set(classes):
         raise DataError(
             f"{client / strange[0]} lies next to class folders but is no class; rename it to one of "
@@ -122,6 +143,11 @@ def files_held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[
     for path in _files(client):
         first, *rest = path.relative_to(client).parts
         yield File(path, classes.index(first) if rest and first in classes else UNKNOWN, number)
+
+
+def _spoken(name: str) -> str:
+    """Without what the eye may not see: capitals, and two ways to write one letter with an accent."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: float) -> tuple[list[File], list[File]]:
@@ -179,14 +205,21 @@ def _decode(path: Path) -> NDArray[np.uint8]:
 
 
 def read_image(path: Path) -> Image.Image:
-    """Grey or colour, upright as its camera meant it, without transparency."""
+    """Grey or colour, upright as its camera meant it; what is transparent is seen on white."""
     try:
         with Image.open(path) as file:
-            mode = file.mode
+            deep = any(";16" in str(part) for part in file.tile)
+            mode = f"{file.mode}, 16 bits" if deep and file.mode in _GREY | _COLOUR else file.mode
             kind = "L" if mode in _GREY else "RGB" if mode in _COLOUR else ""
-            image = ImageOps.exif_transpose(file).convert(kind) if kind else None
+            image = _on_white(ImageOps.exif_transpose(file)).convert(kind) if kind else None
     except Exception as error:  # Pillow's parsers raise whatever they trip over
         raise DataError(f"{path} is no readable image ({error}); replace or remove it") from error
     if image is None:
         raise DataError(f"{path} has pixels of kind '{mode}'; save it with 8 bits a channel, grey or colour")
     return image
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

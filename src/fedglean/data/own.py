@@ -28,6 +28,7 @@ class Collected:
     owners: NDArray[np.int64]
     test_images: NDArray[np.uint8]
     test_labels: NDArray[np.int64]
+    mark: str = ""
 
 
 def federated(name: str, own: Collected) -> Dataset:
@@ -47,6 +48,7 @@ def federated(name: str, own: Collected) -> Dataset:
         flip=False,
         pad=min(images.shape[-2:]) // 8,
         given=_split(own),
+        mark=own.mark,
     )
 
 
@@ -69,6 +71,8 @@ def _refuse(own: Collected) -> None:
     for number, client in enumerate(own.clients):
         if not (own.owners == number).any():
             raise DataError(f"client '{client}' in {own.source} has no images; give it some or remove it")
+    if own.images.min() == own.images.max():
+        raise DataError(f"all pixels of all training images in {own.source} are alike; there is nothing to learn from")
     known = np.unique(own.labels[own.labels != UNKNOWN])
     if not len(known):
         raise DataError(
@@ -79,3 +83,6 @@ def _refuse(own: Collected) -> None:
         raise DataError(
             f"the test set of {own.source} lacks the class '{named}', which has labelled images; add some to it"
         )
+    if unheard := sorted(set(own.test_labels.tolist()) - set(known.tolist())):
+        named = own.classes[unheard[0]]
+        raise DataError(f"the test set of {own.source} has the class '{named}', of which nobody has a labelled image")

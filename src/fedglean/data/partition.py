@@ -50,12 +50,16 @@ class Partition:
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds which training images: int64 indices; a client's labelled and unlabelled images are disjoint."""
+    """Who holds which training images: int64 indices; a client's labelled and unlabelled images are disjoint.
+
+    `data` is the digest of the data set that they are of, once the split was found to fit one.
+    """
 
     hub: Tensor
     labelled: tuple[Tensor, ...]
     unlabelled: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
+    data: str = ""
 
 
 def dealer(partition: str) -> Dealer:
@@ -166,9 +170,10 @@ def _shards(groups: Groups, shards: Indices) -> list[Groups]:
 
 
 def _dirichlet(groups: Groups, clients: int, draw: np.random.Generator, spread: float, least: float = LEAST) -> Groups:
-    """SemiFL's draw, again until nobody has fewer than `least` images (or half of the mean, if that is less)."""
+    """SemiFL's draw, again until all have `least` images; or half of the mean, if that is less, but at least one."""
     sizes = np.array([len(group) for group in groups])
-    least = int(min(least, sizes.sum() / clients / 2))
+    mean = sizes.sum() / clients
+    least = max(int(min(1, mean)), int(min(least, mean / 2)))
     best = _capped_draw(sizes, clients, spread, draw)
     for _ in range(REDRAWS):
         if best.sum(1).min() >= least:
@@ -195,7 +200,7 @@ def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Ge
 
 
 def _mended(counts: Indices, least: int) -> Indices:
-    """Move images from the largest client to the smallest until all have `least`, at most half of the mean."""
+    """Move images from the largest client to the smallest until all have `least`, at most half of the mean or one."""
     counts = counts.copy()
     while (held := counts.sum(1)).min() < least:
         rich, poor = held.argmax(), held.argmin()

@@ -6,6 +6,7 @@ The file must be byte for byte what `save_split` would write, so not even a chan
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedglean.checkpoint import make_folder, write_whole
+from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.errors import DataError, StorageError
 
@@ -26,7 +28,7 @@ def save_split(path: Path | str, split: Split) -> None:
 
 
 def load_split(path: Path | str) -> Split:
-    """The split, if the file is exactly as it was saved; whether it fits a data set is `check_split`'s question."""
+    """The split, if the file is exactly as it was saved; whether it fits a data set is `fitted`'s question."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -42,8 +44,23 @@ def load_split(path: Path | str) -> Split:
 
 
 def split_digest(split: Split) -> str:
-    """SHA-256 of who holds what: equal digests are equal splits."""
-    return _digest(_content(split))
+    """SHA-256 of who holds what: equal digests are equal splits, if of one data set."""
+    return _digest(_content(replace(split, data="")))
+
+
+def fitted(split: Split, dataset: Dataset) -> Split:
+    """The split, if it fits this data set and is of no other one; it says so from now on."""
+    check_split(split, len(dataset.train_images), dataset.train_labels)
+    return of_this(split, dataset)
+
+
+def of_this(split: Split, dataset: Dataset) -> Split:
+    """The split, if it is not of another data set; it says so from now on."""
+    if split.data not in ("", dataset.digest):
+        raise DataError(
+            "images, labels or classes are not those that the split was made of; bring them back, or begin anew"
+        )
+    return replace(split, data=dataset.digest)
 
 
 def check_split(split: Split, images: int, labels: Tensor | None = None) -> None:
@@ -75,14 +92,16 @@ def _content(split: Split) -> dict[str, Any]:
         "labelled": [part.tolist() for part in split.labelled],
         "unlabelled": [part.tolist() for part in split.unlabelled],
         "names": list(split.names),
+        **({"data": split.data} if split.data else {}),
     }
 
 
 def _split(content: dict[str, Any]) -> Split:
-    if content["format"] != FORMAT or not all(isinstance(name, str) for name in content["names"]):
+    data = content.get("data", "")
+    if content["format"] != FORMAT or not all(isinstance(name, str) for name in [data, *content["names"]]):
         raise ValueError(content["format"])
     labelled, unlabelled = (tuple(map(_indices, content[part])) for part in ("labelled", "unlabelled"))
-    return Split(_indices(content["hub"]), labelled, unlabelled, tuple(content["names"]))
+    return Split(_indices(content["hub"]), labelled, unlabelled, tuple(content["names"]), data)
 
 
 def _indices(numbers: list[int]) -> Tensor:

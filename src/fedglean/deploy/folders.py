@@ -5,7 +5,7 @@ a federation can be rehearsed as a simulation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 
@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.folders import File, class_names, files_held, hold_out, labelled_files, pixels_of, subfolders
+from fedglean.data.folders import (
+    File,
+    class_names,
+    files_held,
+    hold_out,
+    labelled_files,
+    mark_of,
+    pixels_of,
+    subfolders,
+)
 from fedglean.data.images import Images
 from fedglean.data.own import UNKNOWN
 from fedglean.data.partition import Split
@@ -47,14 +56,15 @@ class HubImages:
     labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+    mark: str
 
     @property
     def shape(self) -> list[int]:
         return list(self.test_images.shape[1:])
 
     def to(self, device: torch.device) -> "HubImages":
-        parts = (self.images, self.labels, self.test_images, self.test_labels)
-        return HubImages(self.classes, *(part.to(device) for part in parts))
+        parts = ("images", "labels", "test_images", "test_labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in parts})
 
     def dataset(self, declared: Sequence[Declaration]) -> Dataset:
         """The hub's images beside what the branches declared, of which a split needs no more than the numbers."""
@@ -66,7 +76,8 @@ class HubImages:
                              for pair in ((sums, each.sums), (squares, each.squares)))  # fmt: skip
         mean, std = normalisation(max(1, total) * self.shape[1] * self.shape[2], sums, squares)
         return Dataset("folder", self.classes, self.images, self.labels, self.test_images, self.test_labels,
-                       mean, std, False, min(self.shape[1:]) // 8, split_of(len(self.images), declared))  # fmt: skip
+                       mean, std, False, min(self.shape[1:]) // 8, split_of(len(self.images), declared),
+                       mark=self.mark)  # fmt: skip
 
 
 def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
@@ -82,7 +93,7 @@ def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
         hub, test = hold_out(root, hub, classes, test_fraction)
     images = torch.from_numpy(pixels_of([*hub, *test]))
     labels, test_labels = (_labels(part) for part in (hub, test))
-    return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels)
+    return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels, mark_of(root, [*hub, *test]))
 
 
 def _labels(files: list[File]) -> Tensor:

@@ -19,6 +19,7 @@ from fedglean.checkpoint import make_folder, write_whole
 from fedglean.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.data.federation import Federation
 from fedglean.data.images import Images
+from fedglean.data.split_file import of_this
 from fedglean.deploy.branch import chosen_device
 from fedglean.deploy.flower import Flower
 from fedglean.deploy.folders import HubImages, hub_images
@@ -184,6 +185,7 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
     if roll := known(out, config, hosting.branches):
         post.declared = roll.present
         experiment = _experiment(config, images.to(device), roll, post)
+        of_this(RunFolder(out).split(), experiment.dataset)
         run = Run.found(experiment, RunFolder(out))
         tell(f"going on after round {run.progress.done} of {config.rounds}")
     else:
@@ -212,8 +214,8 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
 
 def _experiment(config: Config, images: HubImages, roll: Roll, post: Post) -> Experiment:
     dataset, method = images.dataset(roll.branches), make_method(config)
-    split, plan = dataset.given, Plan.of(config, dataset)
-    assert split is not None
+    assert dataset.given is not None
+    split, plan = of_this(dataset.given, dataset), Plan.of(config, dataset)
     none, device = dataset.train_images[:0], dataset.train_images.device
     federation = Enrolled(
         Images(dataset.train_images, split.hub.to(device), dataset.train_labels),

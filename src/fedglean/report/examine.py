@@ -14,7 +14,7 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
-from fedglean.data.split_file import check_split
+from fedglean.data.split_file import fitted
 from fedglean.engines.batches import Setting
 from fedglean.errors import DataError, FedgleanError
 from fedglean.evaluate import logits
@@ -67,8 +67,8 @@ class Examiner:
         return self.data[data]
 
     def _holders(self, run: Told) -> dict[str, Any]:
-        dataset, split = self._dataset(run), run.folder.split()
-        check_split(split, len(dataset.train_images), dataset.train_labels)
+        dataset = self._dataset(run)
+        split = fitted(run.folder.split(), dataset)
         known, hidden = holdings(split, dataset.train_labels, len(dataset.classes))
         columns = len(dataset.classes) + bool((known + hidden)[:, -1].any())
         return {
