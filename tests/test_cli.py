@@ -242,6 +242,24 @@ def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None
     assert misfit.exit_code == 3 and "is it for other data?" in misfit.output, misfit.output
 
 
+def test_nothing_is_written_beside_or_over_other_runs(tmp_path: Path) -> None:
+    compared = ("compare", "semifl", "hub-only", "--rounds", "1", "--seeds", "1", "--executor", "loop", "--quiet")
+    assert call(*compared, "--out", "both").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()}
+    for words in (("run", "hub-only", *QUICK), ("run", "hub-only", *QUICK, "--seeds", "2"), ("demo", "--seeds", "1")):
+        result = call(*words, "--out", "both")
+        assert result.exit_code == 4 and "choose another folder with --out" in result.output, result.output
+    assert {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()} == before
+    assert call("report", "both").exit_code == 0
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    (tmp_path / "chart.png").mkdir()
+    for words in (("--save", "."), ("--out", "chart.png")):
+        result = call("partition", *words)
+        assert result.exit_code in (2, 4) and "is a folder; name a file in it" in result.output, result.output
+
+
 def test_test_images_that_are_trained_on_are_told(tmp_path: Path) -> None:
     for place, grey in {"hub/a/0": 1, "hub/b/0": 2, "clients/x/0": 3, "test/a/0": 3, "test/b/0": 4}.items():
         (tmp_path / place).parent.mkdir(parents=True)

@@ -198,12 +198,21 @@ def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
     assert not answers(made.all / "semifl", tmp_path / "other")
     run(config("hub-only", clients=12), tmp_path / "more clients")
     assert answers(made.all / "semifl", tmp_path / "more clients"), "the hub has the same labels"
+    run(config("hub-only", rounds=1), tmp_path / "shorter")
+    assert not answers(made.all / "semifl", tmp_path / "shorter")
     run(config("fedavg-fixmatch", labels="each:2", rounds=1), tmp_path / "method")
     run(config("fedavg", labels="each:2", clients=12, rounds=1), tmp_path / "more labels")
     assert not answers(tmp_path / "method", tmp_path / "more labels")
     for name, method, hub in (("a", "semifl", 40), ("b", "hub-only", 80)):
         run(config(method, data="npz", data_root=own_images(tmp_path / f"{name}.npz", hub), rounds=1), tmp_path / name)
     assert not answers(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_floor_that_is_not_finished_is_waited_for(made: Made, tmp_path: Path) -> None:
+    floor = shutil.copytree(made.all / "hub-only/seed-0", tmp_path / "floor")
+    (floor / "model.safetensors").unlink()
+    asked = told(gather([made.all / "semifl", floor]), Examiner())["help"]
+    assert asked == {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
 
 
 def test_what_a_run_is_for_is_read_off_its_split_where_the_images_are_the_users(tmp_path: Path) -> None:

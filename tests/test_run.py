@@ -177,8 +177,11 @@ def test_pseudo_labels_are_judged_where_the_truth_is_known() -> None:
     watcher = Evaluator(it.test_images, it.test_labels, Truth(truth), it.setting)
     images = Images(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.arange(4))
     watcher.watch(Predictions(images, rows, 0.85))
-    assert watcher.pseudo() == pytest.approx({"accuracy": 2 / 3, "confident_share": 1 / 3, "confident_accuracy": 1.0})
+    assert watcher.pseudo() == pytest.approx({"accuracy": 2 / 3, "confident_share": 2 / 4, "confident_accuracy": 1.0})
     assert watcher.pseudo() == {} and watcher.tally == Tally()
+    nobody = Evaluator(it.test_images, it.test_labels, Truth(torch.full((4,), -1)), it.setting)
+    nobody.watch(Predictions(images, rows, 0.85))
+    assert nobody.pseudo() == {"confident_share": 2 / 4}
 
 
 def test_mixtures_are_tested_as_they_predict_and_each_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:

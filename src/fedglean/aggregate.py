@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.admit import Admitted, Refusal
+from fedglean.errors import unknown
 from fedglean.method import Upload
 from fedglean.tree import Tree
 
@@ -97,12 +98,17 @@ class Reply:
     def sum(self, name: str) -> Tree:
         """Weighted sum; zeros where nobody uploaded the name."""
         if not self.has(name):
-            return tree.zeros(self._templates[name])
+            return tree.zeros(self._template(name))
         return tree.from_row(self._templates[name], self._sums.totals[name])
+
+    def _template(self, name: str) -> Tree:
+        if name not in self._templates:
+            raise unknown("part of an upload", name, self._templates)
+        return self._templates[name]
 
     def mean(self, name: str) -> Tree:
         """Weighted mean; an element that nobody owns, or all of it if nobody uploaded the name, is as it was sent."""
-        template = self._templates[name]
+        template = self._template(name)
         if not self.has(name):
             return template
         total, weight = self._sums.totals[name], self._sums.weights[name]

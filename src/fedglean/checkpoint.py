@@ -39,6 +39,8 @@ except ImportError:  # not on Windows: there two processes can be given one fold
 
 def write_whole(path: Path, content: bytes) -> None:
     """Either all of the content is at `path` afterwards, or what was there before."""
+    if not path.name or path.is_dir():
+        raise StorageError(f"{path} is a folder; name a file in it")
     temporary = path.with_name(f".{path.name}.partial")
     try:
         with _safely(path):

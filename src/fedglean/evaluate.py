@@ -35,20 +35,22 @@ class Tally:
     """SemiFL's three measures of pseudo-labels, summed over a round's clients."""
 
     seen: int = 0
-    right: int = 0
     trusted: int = 0
+    known: int = 0
+    right: int = 0
+    trusted_known: int = 0
     trusted_right: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     def measures(self) -> dict[str, float]:
-        if not self.seen:
-            return {}
-        measures = {"accuracy": self.right / self.seen, "confident_share": self.trusted / self.seen}
-        if self.trusted:
-            measures["confident_accuracy"] = self.trusted_right / self.trusted
-        return measures
+        shares = {
+            "accuracy": (self.right, self.known),
+            "confident_share": (self.trusted, self.seen),
+            "confident_accuracy": (self.trusted_right, self.trusted_known),
+        }
+        return {name: part / whole for name, (part, whole) in shares.items() if whole}
 
 
 @dataclass
@@ -62,15 +64,15 @@ class Evaluator:
     tally: Tally = field(default_factory=Tally)
 
     def watch(self, guess: Predictions) -> None:
-        """Compare a client's pseudo-labels with the truth, where there is one."""
+        """Count a client's pseudo-labels, and compare them with the truth where that is known."""
         assert self.truth is not None, "there is nothing to compare with"
         truth = self.truth.labels[guess.images.index]
         known = truth >= 0
         right = (guess.probabilities.argmax(-1) == truth) & known
-        trusted = guess.trusted & known
-        # One look at a GPU's numbers, not four.
-        counts = torch.stack([known, right, trusted, right & trusted]).sum(1).tolist()
-        self.tally += Tally(*counts)
+        trusted = guess.trusted
+        # One look at a GPU's numbers, not five.
+        counts = torch.stack([trusted, known, right, trusted & known, trusted & right]).sum(1).tolist()
+        self.tally += Tally(len(truth), *counts)
 
     def pseudo(self) -> dict[str, float]:
         """The measures since the last call."""

@@ -61,6 +61,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: "Experiment") -> "RunFolder":
         """A new folder, or an empty one; a folder that holds a run is never overwritten."""
+        check_no_group(path)
         if (path / "config.toml").exists():
             raise StorageError(_why_not(path, experiment.config))
         make_folder(path)
@@ -203,6 +204,13 @@ def _as_tree(predictor: Predictor) -> Any:
 
 def _as_predictor(part: Any) -> Predictor:
     return Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
+
+
+def check_no_group(path: Path) -> None:
+    """Nothing is written beside several runs."""
+    for name, what in {"seeds.json": "the runs of several seeds", "compare.json": "a comparison"}.items():
+        if (path / name).exists():
+            raise StorageError(f"{path} holds {what}; choose another folder with --out")
 
 
 def _why_not(path: Path, config: Config) -> str:

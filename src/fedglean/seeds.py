@@ -20,7 +20,7 @@ from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
 from fedglean.errors import ConfigError, StorageError
 from fedglean.experiment import prepare_seeds
-from fedglean.folder import RunFolder
+from fedglean.folder import RunFolder, check_no_group
 from fedglean.result import Result
 from fedglean.run import OnRounds, Run, play
 
@@ -66,6 +66,10 @@ def run_seeds(
     if count < 1:
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
     seeds = range(config.seed, config.seed + count)
+    if seeds[-1] >= 2**63:
+        raise ConfigError(
+            f"seed {seeds[-1]}, the last of {count} from {config.seed} on, is too large; begin with a smaller one"
+        )
     if out is not None:
         _check_free(out)
     runs = [Run.new(each, out and out / f"seed-{each.config.seed}") for each in prepare_seeds(config, seeds, splits)]
@@ -128,6 +132,7 @@ def is_group(folder: Path) -> bool:
 def _check_free(folder: Path) -> None:
     if is_group(folder) or (folder / "config.toml").exists():
         raise StorageError(f"{folder} holds a run already; 'fedglean resume {folder}' goes on with it")
+    check_no_group(folder)
 
 
 def _group(folder: Path) -> tuple[list[int], int]:

@@ -65,7 +65,7 @@ class Row:
 class Help:
     """What a method gained from the unlabelled clients over `floor`, which trained on the labels alone.
 
-    Not `heard`, they never sent anything, and what was gained came from what else the method does.
+    Not `heard`, they never had anything to train on, and what was gained came from what else the method does.
     """
 
     label: str
@@ -76,7 +76,7 @@ class Help:
     @property
     def answer(self) -> str:
         if not self.heard:
-            return "no, they never sent anything"
+            return "no, they never had anything to train on"
         return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
 
 

@@ -36,6 +36,8 @@ def export(
         raise ConfigError("nothing to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
     if any(path.resolve() == (folder / "model.safetensors").resolve() for path, _ in wanted):
         raise ConfigError(f"{folder / 'model.safetensors'} is the run's own model; choose another name")
+    if len({path.resolve() for path, _ in wanted}) < len(wanted):
+        raise ConfigError(f"{onnx} cannot be both files; choose two names")
     if onnx is not None:
         need_onnx()
     trained = read_run(folder, predictor)

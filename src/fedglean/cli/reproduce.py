@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended, screen
-from fedglean.errors import unknown
+from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table
 from fedglean.reproduce import STUDIES
 from fedglean.reproduce.study import Wish
@@ -39,6 +39,8 @@ def reproduce(
     if what not in STUDIES:
         raise unknown("table, figure or theorem", what, STUDIES)
     study = STUDIES[what]
+    if cell is not None and not study.cells:
+        raise ConfigError(f"{what} has no parts to choose from; leave --cell out")
     if cell == "list":
         print("\n".join(study.cells))
         return

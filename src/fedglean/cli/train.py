@@ -10,12 +10,14 @@ from rich.console import Console
 from fedglean.api import resume as go_on
 from fedglean.api import resume_seeds as go_on_seeds
 from fedglean.api import train, train_seeds
+from fedglean.checkpoint import make_folder, write_whole
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.shared import Quiet, app, configured, free, means, resumable, rounds_shown, say, screen
 from fedglean.compare import is_comparison
 from fedglean.config import Config, configure
 from fedglean.deploy.commands import is_federation, resume_hub
-from fedglean.folder import RunFolder
+from fedglean.errors import StorageError
+from fedglean.folder import RunFolder, check_no_group
 from fedglean.report.picture import curves
 from fedglean.report.terminal import comparison, progress, result_table, seeds_table
 from fedglean.result import Result
@@ -100,20 +102,25 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """SemiFL on digits with 20 labels at the hub and 20 clients, against those labels alone and all labels."""
+    _cleared(out)
     runs: dict[str, list[Result]] = {}
     for label, options in DEMO.items():
         # Stacked, for then the seeds run side by side, and the numbers do not depend on what `auto` finds.
         config = configure(data="digits", clients=20, executor="stack", **options)
-        folder = _emptied(out / config.method)
         with progress(Console(stderr=True), f"{label:<11}", config, quiet) as on_round:
-            runs[label] = train_seeds(config, seeds, folder, means(on_round)).results
+            runs[label] = train_seeds(config, seeds, out / config.method, means(on_round)).results
     title = "Test accuracy on digits" + (f", mean of {seeds} seeds (worst-best)" if seeds > 1 else "")
     screen().print(comparison(runs, title))
     print(f"picture: {curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}")
 
 
-def _emptied(folder: Path) -> Path:
-    """Only what a run left behind is removed."""
-    if is_group(folder):
-        shutil.rmtree(folder)
-    return folder
+def _cleared(out: Path) -> None:
+    """Remove the demo that is there; nothing else is."""
+    places, mark = [out / options["method"] for options in DEMO.values()], out / "demo.json"
+    if not mark.exists() and (any(map(Path.exists, places)) or (out / "config.toml").exists()):
+        raise StorageError(f"{out} holds runs that are no demo's; choose another folder with --out")
+    check_no_group(out)
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
+    make_folder(out)
+    write_whole(mark, b"{}\n")

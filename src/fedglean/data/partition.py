@@ -27,7 +27,7 @@ Thing = TypeVar("Thing")
 REDRAWS = 1000
 LEAST = 10
 SPREAD = 0.2
-BLOCK = 10
+BLOCK = 9
 
 
 def as_it_is(text: str, spec: str) -> str:
@@ -173,14 +173,14 @@ def _dirichlet(groups: Groups, clients: int, draw: np.random.Generator, spread: 
     """SemiFL's draw, again until all have `least` images; or half of the mean, if that is less, but at least one."""
     sizes = np.array([len(group) for group in groups])
     mean = sizes.sum() / clients
-    least = max(int(min(1, mean)), int(min(least, mean / 2)))
+    least = int(min(least, mean / 2))
     best = _capped_draw(sizes, clients, spread, draw)
     for _ in range(REDRAWS):
         if best.sum(1).min() >= least:
             break
         again = _capped_draw(sizes, clients, spread, draw)
         best = max(best, again, key=lambda counts: int(counts.sum(1).min()))
-    return cut(groups, _mended(best, least))
+    return cut(groups, _mended(best, max(least, int(min(1, mean)))))
 
 
 def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Generator) -> Indices:
@@ -191,7 +191,7 @@ def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Ge
         hungry = held < fair
         shares = draw.dirichlet(np.full(clients, spread)) * hungry
         # All weight may fall on clients that have enough: then the hungry ones share equally.
-        shares = shares / shares.sum() if shares.sum() > 1e-12 else hungry / max(1, hungry.sum())
+        shares = shares / shares.sum() if shares.sum() > 0 else hungry / max(1, hungry.sum())
         ends = np.floor(np.cumsum(shares) * size).astype(np.int64)
         ends[-1] = size
         counts[:, kind] = np.diff(ends, prepend=0)
@@ -212,10 +212,11 @@ def _mended(counts: Indices, least: int) -> Indices:
 
 
 def _recut(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
-    """In blocks of at most ten clients, as the release does; neighbours share classes where the last cuts fall."""
+    """In blocks of nine clients and a rest, as the release does; neighbours share classes where the last cuts fall."""
     mean, parts = sum(len(group) for group in groups) / clients, Groups()
-    for members in np.array_split(np.arange(clients), -(-clients // BLOCK)):
-        ends = (members[0] / clients, (members[-1] + 1) / clients)
+    for first in range(0, clients, BLOCK):
+        members = range(first, min(first + BLOCK, clients))
+        ends = (members.start / clients, members.stop / clients)
         block = [group[round(ends[0] * len(group)) : round(ends[1] * len(group))] for group in groups]
         parts += _dirichlet(block, len(members), draw, spread, mean / 2)
     return np.array_split(np.concatenate(parts), clients)

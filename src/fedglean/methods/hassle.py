@@ -55,6 +55,7 @@ class Hassle(Method):
     batch: int = setting(128, "batch size", low=1)
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    view: str = setting("weak", "what is trained on", choices=("plain", "weak"))
     residual_decay: float = setting(0.0, "weight decay of the residual models (released code: 1e-4)", low=0)
     residual: bool = setting(True, "residual alignment (GRA)")
     proximity: bool = setting(True, "proximity alignment (MPA)")
@@ -157,7 +158,7 @@ class Hassle(Method):
 
     def trainings(self, own: str, other: str, images: Images, message: Record) -> dict[str, Train]:
         """The dual model of one kind of data and its residual."""
-        streams = {"images": Stream(images, view="weak", batch=self.batch)}
+        streams = {"images": Stream(images, view=self.view, batch=self.batch)}
         sgd = SGD(self.rate, self.momentum)
         other_dual = message.previous if self.released and own == "unsupervised" else message[other]
         frozen: dict[str, Any] = {"other": other_dual.parameters, "labeller": self.labeller(message)}

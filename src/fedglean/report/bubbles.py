@@ -52,6 +52,8 @@ def check_drawable(path: Path) -> None:
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
         raise ConfigError(f"the ending of '{path}' names no kind of picture; write it as {path.with_suffix('.png')}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file in it")
     make_folder(path.parent)
 
 

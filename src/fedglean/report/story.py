@@ -98,6 +98,9 @@ def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
     answers = [answer for group in methods if (answer := _answer(group, alone, examiner)) is not None]
     if answers:
         return {"answers": answers, "how": None, "why": None}
+    waited = [floor for floor in alone if not floor.finished]
+    if any(_same_task(group.runs[0], floor.runs[0]) for group in methods for floor in waited):
+        return {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
     return {"answers": [], "how": _how(methods[0]), "why": "That takes a run on the labels alone to compare with:"}
 
 
@@ -119,15 +122,16 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
 
 
 def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
-    """Tested runs of one seed on one task."""
-    others = {run.config.seed: run for run in floor.runs if run.tested}
+    """Tested runs of one seed on one task, the floor's to its end."""
+    others = {run.config.seed: run for run in floor.runs if run.tested and run.finished}
     found = [(run, others[run.config.seed]) for run in group.runs if run.tested and run.config.seed in others]
     return [pair for pair in found if _same_task(*pair)]
 
 
 def _same_task(a: Told, b: Told) -> bool:
-    """The same net, data and labelled images; which are unlabelled makes no difference to labels alone."""
-    return (a.config.data, a.config.model.name) == (b.config.data, b.config.model.name) and _labels(a) == _labels(b)
+    """The same net, data, labelled images and rounds; which are unlabelled makes no difference to labels alone."""
+    alike = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
+    return alike[0] == alike[1] and _labels(a) == _labels(b)
 
 
 def _labels(run: Told) -> tuple[list[int], list[list[int]]]:

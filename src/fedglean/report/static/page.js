@@ -165,9 +165,10 @@ function pseudo() {
 function costs() {
   const ways = [["to the clients", "var(--c0)", "bytes_down"], ["from the clients", "var(--c1)", "bytes_up"]];
   const sent = data.groups.map((group) => {
-    const total = sentBy(group), rounds = Math.max(1, ...group.runs.map((run) => run.round.length));
+    const total = sentBy(group), rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
+    const within = averaged(group, (run) => sum(ways.map(([, , way]) => sum(run[way].filter((_, at) => !run.final[at])))));
     const parts = ways.map(([name, colour, way]) => ({ name, colour, value: averaged(group, (run) => sum(run[way])) }));
-    const words = total ? `${size(total)}, ${size(total / rounds)} a round` : "nothing sent";
+    const words = total ? `${size(total)}, ${size(within / rounds)} a round` : "nothing sent";
     return { label: group.label, parts, words };
   });
   const time = data.groups.map((group) => {
