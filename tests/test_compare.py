@@ -249,7 +249,7 @@ def test_the_answer_is_yes_only_where_the_interval_says_so(low: float, high: flo
     assert f"semifl: {word}, " in sentence and "over hub-only" in sentence and "over 6 seeds" in sentence
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
 def test_a_narrow_screen_squeezes_out_no_name_and_no_number(done: Comparison, width: int) -> None:
     paper = Console(width=width)
     with paper.capture() as seen:
@@ -258,6 +258,14 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(done: Comparison, wi
     assert all(row.label in text for row in done.rows) and "…" not in text
     assert text.count("±") == 1 + 2 * len(done.rows)
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_the_first_method_has_in_its_own_name_is_not_the_others() -> None:
+    plan = planned(
+        {"semifl": {"rounds": 3, "model": "cnn"}, "fedavg-fixmatch-hub": {}}, 1, {"rounds": 2, "model": "mlp"}
+    )
+    assert [each.config.rounds for each in plan.entries] == [3, 2, 2]
+    assert [each.config.model.name for each in plan.entries] == ["cnn", "mlp", "mlp"]
 
 
 def test_data_that_the_first_method_decides_for_all_are_told() -> None:

@@ -131,10 +131,12 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
     if not named:
         raise ConfigError(f"no method was named; choose some of {', '.join(METHODS)}")
     entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
-    first = _shared(entries)
+    lead = next((each for each in entries if not each.reference), entries[0]).label
+    # What it asks for in its own name, it does not ask of the others.
+    first = _configured(lead, {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}, options)
     numbers = tuple(range(first.seed, first.seed + seeds))
     dataset, splits = _divided(first, numbers)
-    notes = _told(entries, first, named, options)
+    notes = _told(entries, lead, first, named, options)
     entries = [replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries]
     for floor in floors(splits[0]):
         if not any(each.config.method == floor for each in entries):
@@ -219,10 +221,13 @@ def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) ->
 
 
 def _told(
-    entries: Sequence[Entry], first: Config, named: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+    entries: Sequence[Entry],
+    lead: str,
+    first: Config,
+    named: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Any],
 ) -> list[str]:
     """What the first method decides for the others, where they would have it otherwise and the user did not say."""
-    leading = next(each.label for each in entries if each.config is first)
     notes = []
     for name, key in SHARED.items():
         value = attrgetter(key)
@@ -232,7 +237,7 @@ def _told(
             if value(each.config) != value(first) and not each.reference and not {name, key} & set(named[each.label])
         ]
         if others and options.get(name, options.get(key)) is None:
-            notes.append(f"{name} {value(first)} for all, as {leading} has it ({', '.join(others)})")
+            notes.append(f"{name} {value(first)} for all, as {lead} has it ({', '.join(others)})")
     return notes
 
 

@@ -125,21 +125,22 @@ def show_comparison(found: Comparison) -> None:
 def _table(found: Comparison, width: int) -> Table:
     """The last round and the best one apart; the best method by its last round, references left out.
 
-    On a screen that is too narrow for its lines, what is in brackets goes into a second one.
+    On a screen that is too narrow for its lines, what is in brackets goes into a second one, and costs are left out.
     """
     seeds = len(found.plan.seeds)
     narrow = width < max(len(row.label) for row in found.rows) + 110
     box = SIMPLE_HEAD if narrow else ROUNDED
     table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=box)
-    table.add_column("", overflow="fold")
-    for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed"):
+    table.add_column("", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows)))
+    shown = 5 if width >= 80 else 3 if width >= 56 else 2
+    for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed")[:shown]:
         table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
     references = [each.label for each in found.plan.entries if each.reference]
     for row in found.rows:
         gap = "the best" if row.label == found.best else str(row.against_best)
         name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
         sent = "-" if row.label in references else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
-        cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)]
+        cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)][:shown]
         table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
     over = next((row.against_best.over for row in found.rows if row.against_best), "")
     how = ", mean ± deviation (worst-best)" if seeds > 1 else ""

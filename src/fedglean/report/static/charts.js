@@ -133,7 +133,7 @@ function lineLegend(series) {
 /* Lines. A series is {label, colour, dash, points}; a point is a round with its mean, the values of its seeds, and
    what was sent and how much time had gone by then. `against` says what stands below. */
 
-const lastOf = (series) => `${series.label} ${percent(series.points.at(-1).y)}`;
+const lastOf = (series, most = 99) => `${short(series.label, most - 7)} ${percent(series.points.at(-1).y)}`;
 const range = (values) => `${points(Math.min(...values))}–${points(Math.max(...values))}`;
 const band = ({ values, y }) => percent(y) + (values.length > 1 ? ` (${range(values)})` : "");
 const roundName = (point) => (point.final ? "after the last round" : `round ${point.round}`);
@@ -147,7 +147,7 @@ function lineChart(width, options) {
   if (width >= NARROW) {
     const places = spaced(series.map((each) => plot.y(each.points.at(-1).y) + 4), 17, plot.bottom + 4);
     series.forEach((each, at) =>
-      svg.append(write(plot.right + 8, places[at], short(lastOf(each), 34), coloured(each.colour))));
+      svg.append(write(plot.right + 8, places[at], lastOf(each, 34), coloured(each.colour))));
   }
   const stops = options.against === "round" ? roundStops(series, plot) : pointStops(series, plot, options.against);
   answer(svg, stops, { column: options.against === "round", box: plot });
@@ -156,7 +156,7 @@ function lineChart(width, options) {
 
 function scales(width, { series, against, rounds, height }) {
   const all = series.flatMap((each) => each.points);
-  const room = width < NARROW ? 14 : 6.9 * longest(series.map(lastOf), 34) + 16;
+  const room = width < NARROW ? 14 : 6.9 * longest(series.map((each) => lastOf(each, 34)), 34) + 16;
   const plot = { left: 46, top: 12, right: width - room, bottom: height - 40, rounds };
   plot.start = against === "round" ? 1 : 0;
   plot.stop = Math.max(against === "round" ? rounds : 0, ...all.map((point) => point[against]));
@@ -265,9 +265,10 @@ function barChart(width, rows, told, describe) {
   const svg = canvas(width, tall * rows.length + 4, describe), stops = [];
   rows.forEach((row, place) => {
     const top = tall * place;
+    const words = row.words ?? told(total(row)), room = Math.floor(width / 7) - words.length - 1;
     let x = 0;
-    svg.append(write(0, top + 13, short(row.label, 30), coloured("var(--ink)")),
-      write(width, top + 13, row.words ?? told(total(row)), end));
+    svg.append(write(0, top + 13, short(row.label, Math.max(6, Math.min(30, room))), coloured("var(--ink)")),
+      write(width, top + 13, words, end));
     for (const { name, value, colour } of row.parts.filter((part) => part.value > 0)) {
       const wide = value / most * width, box = [x, top + 19, Math.max(1, wide - 1), 14];
       svg.append(make("rect", { x, y: box[1], width: box[2], height: box[3], fill: colour }));
