@@ -132,7 +132,7 @@ def _table(found: Comparison, width: int) -> Table:
     box = SIMPLE_HEAD if narrow else ROUNDED
     table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=box)
     table.add_column("", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows)))
-    shown = 5 if width >= 80 else 3 if width >= 56 else 2
+    shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
     for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed")[:shown]:
         table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
     references = [each.label for each in found.plan.entries if each.reference]

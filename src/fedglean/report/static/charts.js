@@ -156,7 +156,7 @@ function lineChart(width, options) {
 
 function scales(width, { series, against, rounds, height }) {
   const all = series.flatMap((each) => each.points);
-  const room = width < NARROW ? 14 : 6.9 * longest(series.map((each) => lastOf(each, 34)), 34) + 16;
+  const room = width < NARROW ? 14 : 7.8 * longest(series.map((each) => lastOf(each, 34)), 34) + 16;
   const plot = { left: 46, top: 12, right: width - room, bottom: height - 40, rounds };
   plot.start = against === "round" ? 1 : 0;
   plot.stop = Math.max(against === "round" ? rounds : 0, ...all.map((point) => point[against]));
