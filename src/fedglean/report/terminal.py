@@ -86,11 +86,11 @@ def _plain(console: Console, label: str, rounds: int) -> OnRound:
 
     def on_round(line: dict[str, Any]) -> None:
         state = told(line)
-        if line["round"] in due and not line.get("final"):
+        final = line.get("final")
+        if line["round"] in due or final:
+            where = "after the last round" if final else f"round {line['round']}/{rounds}"
             spent = duration(time.monotonic() - began)
-            console.print(
-                f"{label}: round {line['round']}/{rounds}, {state}, {spent} gone", highlight=False, soft_wrap=True
-            )
+            console.print(f"{label}: {where}, {state}, {spent} gone", highlight=False, soft_wrap=True)
 
     return on_round
 
