@@ -1,6 +1,8 @@
 """The supervisor of a branch sees when its node is of no more use."""
 
 import inspect
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from fedglean.deploy.commands import _wait_for_the_app_before, attended
+from fedglean.deploy.commands import _end_the_app_before, attended
 from fedglean.deploy.watch import ANSWERED, TAKEN, Watch, hold, is_at_work, take_work
 from fedglean.errors import RoundError
 
@@ -80,14 +82,18 @@ def test_an_app_may_work_as_long_as_it_likes(tmp_path: Path) -> None:
 
 def test_a_hub_does_not_start_beside_the_app_of_the_hub_before(tmp_path: Path) -> None:
     journal, said = tmp_path / "journal.jsonl", list[str]()
-    _wait_for_the_app_before(journal, said.append)
+    _end_the_app_before(journal, said.append)
     with open(journal, "a") as file:
         hold(file)
         with pytest.raises(RoundError, match="end the process flwr-serverapp"):
-            _wait_for_the_app_before(journal, said.append, 0.2)
-    assert len(said) == 1
-    _wait_for_the_app_before(journal, said.append)
-    assert len(said) == 1
+            _end_the_app_before(journal, said.append, 0.2)
+        file.write(json.dumps({"app": os.getpid()}) + "\n")  # whoever that is, it is no app
+        file.flush()
+        with pytest.raises(RoundError, match="end the process flwr-serverapp"):
+            _end_the_app_before(journal, said.append, 0.2)
+    assert len(said) == 2
+    _end_the_app_before(journal, said.append)
+    assert len(said) == 2
 
 
 def test_flower_words_it_as_we_read_it() -> None:

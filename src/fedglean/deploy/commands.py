@@ -7,13 +7,16 @@ before are then strangers to the link; they end, and their supervisors start the
 """
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +150,7 @@ def run_hub(config: Config, options: HubOptions, show: Show) -> int:
 def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int:
     end_tidily()
     wait_until_free(options.listen.near)
-    _wait_for_the_app_before(work / "journal.jsonl", show)
+    _end_the_app_before(work / "journal.jsonl", show)
     home, link_state = work / "home", work / "link"
     shutil.rmtree(link_state, ignore_errors=True)
     for folder in (home, work / "app", link_state):
@@ -295,6 +298,8 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
             text += file.read()
             *whole, text = text.split("\n")
             for line in map(json.loads, whole):
+                if "app" in line:
+                    continue
                 show(rendered(line["row"], width, heading) if "row" in line else line["told"])
                 heading = heading and "row" not in line
                 if "code" in line:
@@ -309,14 +314,18 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
             time.sleep(0.2)
 
 
-def _wait_for_the_app_before(journal: Path, show: Show, seconds: float = 120) -> None:
-    """The app of a hub that was killed is ended some seconds after it, and until then is at work in the run folder."""
+def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
+    """The app of a hub that was killed may outlive it for as long as no link answers it; nobody needs it any more."""
     if not journal.exists():
         return
     with open(journal, "rb") as file:
         if is_let_go(file, 0):
             return
-        show("the app of the hub before is still at work; waiting for its end")
+        show("the app of the hub before is still at work; ending it")
+        number = json.loads(file.readline() or b"{}").get("app", 0)
+        with suppress(OSError):  # whoever holds the journal lives, so the number is still its own, on this machine
+            if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
+                os.kill(number, signal.SIGKILL)
         if not is_let_go(file, seconds):
             raise RoundError(f"it is at work after {seconds:g} s still; end the process flwr-serverapp by hand")
 

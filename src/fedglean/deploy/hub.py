@@ -6,6 +6,7 @@ and what they declared. Started again with the same folder, the hub goes on from
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -150,7 +151,7 @@ def serve(grid: Grid, path: Path) -> None:
 
 
 class Journal:
-    """Lines for whoever watches: what is told, a round's row of the table, and in the end the exit code.
+    """Lines for whoever watches: this process's number, what is told, rounds as rows of a table, the exit code.
 
     The file is the one that was there at the start. Flower interrupts the app of a killed hub only after a while, and
     its last words are not for the hub that was started meanwhile, which has put a new file into that place.
@@ -158,6 +159,7 @@ class Journal:
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
+        self._append({"app": os.getpid()})
 
     def tell(self, sentence: str) -> None:
         self._append({"told": plain(sentence)})
