@@ -190,7 +190,7 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
     hub = hub.replace("--rounds 2", "--rounds 3")
     with (
         running(north, folder, folder / "north.log") as at_north,
-        running(f"{hub.strip()} --grace 2", folder, folder / "hub.log") as at_hub,
+        running(f"{hub.strip()} --grace 20", folder, folder / "hub.log") as at_hub,
     ):
         with running(south, folder, folder / "south.log") as branch:
             _wait_for_order(folder, "south", 2, branch)

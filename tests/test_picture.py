@@ -130,14 +130,14 @@ def line(round: int, **more: Any) -> dict[str, Any]:
     return {"round": round, "accuracy": {"model": 0.5}, "pseudo": {"confident_share": 0.25}, **more}
 
 
-def test_where_nobody_watches_a_run_says_five_lines() -> None:
+def test_where_nobody_watches_a_run_says_five_lines_and_what_came_after() -> None:
     console = Console(file=io.StringIO(), width=200)
     with progress(console, "semifl", configure("semifl", rounds=50)) as on_round:
         for number in range(1, 51):
             on_round(line(number))
         on_round(line(50, final=True))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert len(lines) == 5
+    assert len(lines) == 6 and lines[-1].startswith("semifl: after the last round, accuracy 50.0 %")
     assert lines[0].startswith("semifl: round 10/50, accuracy 50.0 %, confident 25.0 %, 0 s left")
     assert "left" not in lines[-1]
 
