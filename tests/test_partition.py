@@ -100,6 +100,13 @@ def test_hassle_sizes_are_equal() -> None:
     assert max(counts) - min(counts) <= 1
 
 
+def test_hassle_deals_to_nine_clients_at_a_time_so_the_tenth_has_every_class_alike() -> None:
+    parts = deal(CIFAR, 10, "hassle-dirichlet:0.1")
+    shares = [torch.bincount(CIFAR[torch.as_tensor(part)], minlength=10) / len(part) for part in parts]
+    several = [1 / float((share**2).sum()) for share in shares]  # 10 where all classes are alike
+    assert several[9] > 9 and max(several[:8]) < 8
+
+
 @pytest.mark.parametrize("partition", ["dirichlet:0.01", "balanced-dirichlet:0.01", "hassle-dirichlet:0.01"])
 @pytest.mark.parametrize("images", [500, 600, 2000])
 def test_extreme_settings_end(partition: str, images: int) -> None:

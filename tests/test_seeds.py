@@ -207,3 +207,8 @@ def test_a_block_that_does_not_fit_memory_is_cut_and_the_run_says_so(
     assert not any("widest" in line for line in whole.history)
     a, b = (tree.row(each.predictors["model"]) for each in (whole, cut))
     assert float((a - b).abs().max() / a.abs().max()) < 1e-10
+
+
+def test_a_last_seed_that_is_too_large_is_refused_before_any_work() -> None:
+    with pytest.raises(ConfigError, match="is too large"):
+        run_seeds(configure("hub-only", seed=2**63 - 2), 3)

@@ -153,8 +153,8 @@ def serve(grid: Grid, path: Path) -> None:
 class Journal:
     """Lines for whoever watches: this process's number, what is told, rounds as rows of a table, the exit code.
 
-    The file is the one that was there at the start. Flower interrupts the app of a killed hub only after a while, and
-    its last words are not for the hub that was started meanwhile, which has put a new file into that place.
+    The file is the one that was there at the start. The app of a killed hub may outlive it, and its last words are not
+    for the next hub, which ends it by that number and puts a new file into that place.
     """
 
     def __init__(self, file: TextIO) -> None:

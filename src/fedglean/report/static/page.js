@@ -157,7 +157,7 @@ function pseudo() {
   const heading = (label) => (panels.length > 1 ? make("h3", {}, label) : null);
   const named = ([label, draw]) => make("div", {}, heading(label), chart(draw, null, { class: "pseudo" }));
   return section("How good were the pseudo-labels?",
-    note("Compared with the truth, which no client and no hub saw. “Confident” is the share that passed the "
+    note("Compared with the truth where that is known; no client and no hub saw it. “Confident” is the share that passed the "
       + "method's threshold; not all methods have one."),
     make("div", { class: panels.length > 1 ? "pair" : null }, panels.map(named)));
 }
