@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from fedglean.errors import ConfigError
 from fedglean.models import MODELS, NORMS, Architecture, Model
+from fedglean.models import convolution as convolutions
 from fedglean.models.convolution import convolution, in_groups
 from fedglean.models.layers import Layers
 from fedglean.models.norm import batch
@@ -249,11 +251,16 @@ def test_convolutions_for_groups_give_the_same_gradients(name: str) -> None:
     tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9), found, expected)
 
 
-@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3, 5]), st.integers(1, 3), st.integers(0, 2))
-def test_a_convolution_for_groups_is_a_convolution(out: int, into: int, kernel: int, stride: int, padding: int) -> None:
+@given(
+    st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3, 5]), st.integers(1, 3), st.integers(0, 2),
+    st.sampled_from([2, 128]),
+)  # fmt: skip
+def test_a_convolution_for_groups_is_a_convolution(
+    out: int, into: int, kernel: int, stride: int, padding: int, wide: int
+) -> None:
     x, weight, bias = normal(1, (3, 2, into, 7, 10)), normal(2, (3, out, into, kernel, kernel)), normal(3, (3, out))
     lifted = vmap(lambda *each: convolution(*each, stride, padding))
-    with in_groups():
+    with in_groups(), patch.object(convolutions, "WIDE", wide):
         found = lifted(x, weight, bias)
     torch.testing.assert_close(found, lifted(x, weight, bias), rtol=1e-4, atol=1e-4)
 

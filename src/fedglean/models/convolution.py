@@ -1,8 +1,8 @@
 """Convolutions, in a form that is fast when they are lifted over clients on a GPU.
 
 Lifted, a convolution has a group of channels for each client. cuDNN computes the groups together where they have as
-many channels in as out, and their gradients where there is no stride; else it cuts the images apart and goes from
-client to client.
+many channels in as out, or many of both, and their gradients where there is no stride; else it cuts the images apart
+and goes from client to client.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,9 @@ from contextlib import contextmanager
 
 from torch import Tensor
 from torch.nn import functional as F
+
+#: Groups of so many channels, in and out, need no others.
+WIDE = 128
 
 _in_groups = False
 
@@ -50,8 +53,10 @@ def _without_stride(x: Tensor, weight: Tensor, stride: int, padding: int) -> tup
 
 
 def _evenly(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """With zeros for channels where there are fewer, in or out."""
+    """With zeros for channels where there are few, in or out."""
     out, into = weight.shape[:2]
+    if min(out, into) >= WIDE:
+        return F.conv2d(x, weight, bias, 1, padding)
     wide = max(out, into)
     x, weight = F.pad(x, (0, 0, 0, 0, 0, wide - into)), F.pad(weight, (0, 0, 0, 0, 0, wide - into, 0, wide - out))
     result = F.conv2d(x, weight, None, 1, padding)[:, :out]
