@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedglean.augment import Recipe
 from fedglean.data.images import Images
 from fedglean.engines import lanes
+from fedglean.engines import stack as stacks
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.lanes import segments
 from fedglean.engines.loop import Loop, Party, PartyError
@@ -89,6 +90,29 @@ def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:
     counts = [2, 9, 17, 30, 5]
     for alone, stacked in zip(Loop(SETTING).run(parties(counts)), Stack(SETTING).run(parties(counts)), strict=True):
         assert difference(list(alone), list(stacked), 1e-10) is None
+
+
+def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[torch.Size] = []
+
+    def fused(function: Any, half: bool) -> Any:
+        def noting(model: Any, rows: torch.Tensor) -> Any:
+            compiled.append(rows.shape[:2])
+            return function(model, rows)
+
+        return noting
+
+    def measured(count: int) -> Generator[Any, Any, Any]:
+        return (yield Statistics(MODEL, some(0, count), batch=4))
+
+    def everyone() -> list[Party]:
+        return [Party(f"client {count}", measured(count), count) for count in (59, 10, 3, 2)]
+
+    monkeypatch.setattr(stacks, "fused", fused)
+    got = Stack(replace(SETTING, compile=True)).run(everyone())
+    assert compiled == [(stacks.ROWS, 4)]  # of sixteen batches of 4; not of the seventeenth, of 3 or 2
+    for one, other in zip(Loop(SETTING).run(everyone()), got, strict=True):
+        assert difference(one, other, 1e-10) is None
 
 
 @settings(deadline=None)

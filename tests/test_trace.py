@@ -67,6 +67,17 @@ def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(name: str, monke
     assert compiled
 
 
+def test_functions_that_are_compiled_do_not_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiler(function, backend="eager", fullgraph=True))
+    for number in range(70):  # of one function, the compiler makes no more than 64
+
+        def add(x: Tensor, number: int = number) -> Tensor:
+            return x + number
+
+        assert fused(add, half=False)(torch.zeros(())) == number
+
+
 def trained(name: str, options: dict[str, Any]) -> Tensor:
     predictors = run(configure(name, data="digits", **options)).predictors.values()
     return torch.cat([tree.row(getattr(each, "models", each)) for each in predictors])

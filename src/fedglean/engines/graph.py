@@ -30,7 +30,8 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
 
     from fedglean.engines.layout import ChannelsLast
 
-    # Every signature is one compilation of `run`; torch's limit of eight is there to catch endless ones.
+    # Every signature is one compilation; torch's limit of eight a code is there to catch endless ones.
+    run.__code__ = run.__code__.replace()  # else all that is ever compiled here would count together
     torch.compiler.assume_constant_result(of_text)  # type: ignore[no-untyped-call]
     limits.recompile_limit, limits.fail_on_recompile_limit_hit = 64, True
     # Combined, the updates of eighty parameters are a few kernels.

@@ -26,7 +26,7 @@ from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
-#: Batches of statistics at once where the pass over them is compiled.
+#: So many batches of statistics at once are worth a compiled pass; clients may differ in the size of their last batch.
 ROWS = 16
 #: Images in one forward pass at most: a GPU is full with them, and more only take memory.
 FORWARD = 8192
@@ -152,11 +152,8 @@ class Stack(Loop):
         return fused(_recorded, self.setting.half)
 
     def _record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
-        if not self.setting.compile:
-            return _recorded(model, rows)
-        # Filled up to one number of rows: another would have to be compiled.
-        filled = torch.cat([rows, rows[:1].expand(ROWS - len(rows), *rows.shape[1:])])
-        return {name: part[: len(rows)] for name, part in self._compiled_record(model, filled).items()}
+        compiled = self.setting.compile and len(rows) == ROWS
+        return self._compiled_record(model, rows) if compiled else _recorded(model, rows)
 
 
 def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
