@@ -131,6 +131,13 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
         ("hassle-tabel1", ConfigError.exit_code, "did you mean 'hassle-table1'?"),
         ("hassle-table1 --cell cifar10-11", ConfigError.exit_code, "did you mean 'cifar10-10'?"),
         ("hassle-table1 --scale 0", ConfigError.exit_code, "above 0 and at most 1"),
+        ("semifl-fig2 --scale 1.1", ConfigError.exit_code, "above 0 and at most 1"),
+        ("fed-shvr-theorem --scale 0.001", ConfigError.exit_code, "'short' runs of fewer than 4 rounds"),
+        (
+            "fed-shvr-theorem --scale 0.02",
+            ConfigError.exit_code,
+            "'long' runs of fewer than 4 rounds; take at least 0.04",
+        ),
         (
             "hassle-table1 --cell cifar10-10",
             DataError.exit_code,
@@ -142,7 +149,7 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_said_in_one_sentence(words: str, code: int, sentence: str) -> None:
     called = call(*words.split())
     assert called.exit_code == code and sentence in called.stderr, called.output
-    assert len(called.stderr.strip().splitlines()) == 1
+    assert len(called.stderr.strip().splitlines()) == 1 and not list(Path().iterdir())
 
 
 def test_tables_of_settings_are_counted_from_what_runs_are_given(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from fedglean.augment import view
 from fedglean.config import make_method
 from fedglean.data.sources import load
+from fedglean.errors import ConfigError
 from fedglean.experiment import prepare
 from fedglean.randomness import generator
 from fedglean.reproduce.convergence_theorem import (
@@ -29,7 +30,7 @@ from fedglean.reproduce.convergence_theorem import (
 )
 from fedglean.reproduce.kernel_theorem import World, estimate, semi_supervised_risk, supervised_risk
 from fedglean.reproduce.study import Wish
-from fedglean.reproduce.theorems import THEOREMS, rates
+from fedglean.reproduce.theorems import THEOREMS, _shortened, rates
 
 WORLDS = [World(), World(0.5, 0.0), World(2.0, 1.0), World(alpha=2.0), World(q=0.5)]
 TRUE = pytest.mark.parametrize("world", WORLDS, ids=lambda world: f"{world.s}-{world.v}-{world.alpha}-{world.q}")
@@ -221,3 +222,9 @@ def test_gaps_are_of_the_models_that_the_run_loop_made() -> None:
     assert found["Fed-SHVR"][-1] < 0.02 * found["Fed-SHVR"][0]
     assert found["Fed-SVR"][30:].mean() > 5 * found["Fed-SHVR"][30:].mean()
     assert found["Fed-SH"][50:].mean() > 1.1 * found["Fed-SHVR"][50:].mean()
+
+
+def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:
+    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [800, 1600, 3200, 6400]
+    with pytest.raises(ConfigError, match=r"take at least 0\.005"):
+        _shortened("short", 0.0049)

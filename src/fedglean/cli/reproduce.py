@@ -44,6 +44,8 @@ def reproduce(
     if cell == "list":
         print("\n".join(study.cells))
         return
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     folder = out or Path("runs", "reproduce", what if scale == 1 else f"{what}-scale{scale:g}")
     try:
         study.run(Wish(folder, seeds, scale, cell, data_root, tuple(map(assignment, set or [])), quiet))

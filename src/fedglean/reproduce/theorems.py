@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from fedglean.checkpoint import make_folder
+from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
 from fedglean.report.picture import COLOURS
 from fedglean.reproduce.convergence_theorem import METHODS, Visits, gaps, slope
@@ -143,12 +144,14 @@ def _draw_critical(axes: Axes, numbers: Numbers) -> None:
 #: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight, far outside.
 VISITS = {"short": Visits(6, "faint-digits"), "long": Visits(2)}
 ROUNDS = {"short": (800, 1600, 3200, 6400), "long": (100, 200, 400, 800)}
+LEAST = 4
 SEEDS = 4
 
 
 def _fed_shvr(wish: Wish) -> None:
     title = shown_title("Fed-SHVR, Theorem 1: the smallest gap within T rounds", wish)
-    found = {cell: convergence(cell, wish) for cell in one_of(wish.cell, tuple(VISITS))}
+    rounds = {cell: _shortened(cell, wish.scale) for cell in one_of(wish.cell, tuple(VISITS))}
+    found = {cell: convergence(cell, lengths, wish) for cell, lengths in rounds.items()}
     canvas, places = _canvas(len(found), title)
     for axes, numbers in zip(places, found.values(), strict=True):
         _draw_gaps(axes, numbers)
@@ -162,9 +165,20 @@ def _fed_shvr(wish: Wish) -> None:
     print("the theorem: Fed-SHVR's min g_t falls at least as fast as T^-0.5")
 
 
-def convergence(cell: str, wish: Wish) -> Numbers:
+def _shortened(cell: str, scale: float) -> list[int]:
+    """The lengths of its runs. Each is a point of the slope: none is moved up to where another one lies."""
+    shortest, *_ = lengths = [T * scale for T in ROUNDS[cell]]
+    if shortest < LEAST:
+        least = LEAST / ROUNDS[cell][0]
+        raise ConfigError(
+            f"--scale {scale:g} leaves '{cell}' runs of fewer than {LEAST} rounds; take at least {least:g}"
+        )
+    return [round(T) for T in lengths]
+
+
+def convergence(cell: str, rounds: Sequence[int], wish: Wish) -> Numbers:
     """Smallest gap and mean gap of the later half of the rounds, by method and T."""
-    visits, rounds = VISITS[cell], [max(4, round(T * wish.scale)) for T in ROUNDS[cell]]
+    visits = VISITS[cell]
     methods: dict[str, Numbers] = {}
     smoothness = 0.0
     for method in METHODS:
@@ -177,7 +191,7 @@ def convergence(cell: str, wish: Wish) -> Numbers:
         least, late = [float(g.min()) for g in curves], [float(g[len(g) // 2 :].mean()) for g in curves]
         methods[method] = {"min": least, "slope": slope(rounds, least), "late_mean": late, "late": slope(rounds, late)}
     bounds = {"smoothness": smoothness, "enough": visits.enough_rounds(smoothness), "steps": visits.steps}
-    return {"cell": cell, "T": rounds, **bounds, "methods": methods}
+    return {"cell": cell, "T": list(rounds), **bounds, "methods": methods}
 
 
 def _draw_gaps(axes: Axes, numbers: Numbers) -> None:
