@@ -226,6 +226,19 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [*range(1, 61)]
 
 
+@pytest.mark.parametrize("seeds", [(), ("--seeds", "2")])
+def test_a_finished_run_is_shown_where_its_picture_cannot_be_written(
+    seeds: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert call("run", "hub-only", *QUICK, *seeds, "--out", "here").exit_code == 0
+    (tmp_path / "here/curves.png").unlink()
+    (tmp_path / "here/curves.png").mkdir()
+    result = call("resume", "here")
+    assert result.exit_code == 0, result.output
+    assert "here was finished already" in result.output and "best" in result.output and "picture" not in result.output
+    assert caplog.messages == ["the picture here/curves.png could not be written: Is a directory"]
+
+
 def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None:
     words = ("--data", "digits", "--clients", "4", "--partition", "classes:3", "--labels", "hub:30")
     result = call("partition", *words, "--out", "chart.png", "--save", "split.json")

@@ -84,7 +84,7 @@ def _show(result: Result) -> None:
     title = f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
     screen().print(result_table(result, title))
     if folder is not None:
-        print(f"run folder: {folder}\npicture:    {folder / 'curves.png'}")
+        _show_places("run folder:", f"{folder}", folder)
 
 
 def _show_seeds(group: SeedsResult) -> None:
@@ -92,7 +92,13 @@ def _show_seeds(group: SeedsResult) -> None:
     title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
     screen().print(seeds_table(group.results, title))
     if folder is not None:
-        print(f"run folders: {folder}/seed-*\npicture:     {folder / 'curves.png'}")
+        _show_places("run folders:", f"{folder}/seed-*", folder)
+
+
+def _show_places(heading: str, runs: str, folder: Path) -> None:
+    print(heading, runs)
+    if (picture := folder / "curves.png").is_file():  # which may have been impossible to write
+        print("picture:".ljust(len(heading)), picture)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """Learning curves as a picture: test accuracy by round, the last value written, the best round a dot."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,11 @@ class Curve:
 
 
 def curves(runs: Mapping[str, Sequence[Result]], path: Path, title: str = "") -> Path:
-    """Draw the learning curves into a PNG file."""
-    drawing(runs, title).savefig(path, dpi=150)
+    """Draw the learning curves into a PNG file; where there is no room for it, the runs are there all the same."""
+    try:
+        drawing(runs, title).savefig(path, dpi=150)
+    except OSError as error:
+        logging.getLogger(__name__).warning("the picture %s could not be written: %s", path, error.strerror or error)
     return path
 
 
