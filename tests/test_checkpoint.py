@@ -64,6 +64,11 @@ def run_until(folder: Path, number: int, **other: Any) -> None:
         run(config(**other), folder, kill_at(number))
 
 
+def save(store: Checkpoints, *content: Any) -> None:
+    store.stage(*content)
+    store.commit()
+
+
 def copied(folder: Path, place: Path) -> Path:
     return Path(shutil.copytree(folder, place / "copy"))
 
@@ -109,7 +114,7 @@ def test_a_failing_write_leaves_the_old_file(
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(5, STATE, CLIENTS, set(CLIENTS), {"note": "x"})
+    save(Checkpoints(tmp_path), 5, STATE, CLIENTS, set(CLIENTS), {"note": "x"})
     done, state, clients, notes = Checkpoints(tmp_path).load()
     assert (done, notes, sorted(clients)) == (5, {"note": "x"}, [0, 7, 12])
     assert isinstance(state, Record) and state.round == 1 and state.model.architecture == STATE.model.architecture
@@ -118,10 +123,10 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_only_clients_that_changed_are_written_anew(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
-    store.save(1, STATE, CLIENTS, set(CLIENTS), {})
+    save(store, 1, STATE, CLIENTS, set(CLIENTS), {})
     store = Checkpoints(tmp_path)
     store.load()
-    store.save(2, STATE, {**CLIENTS, 7: torch.zeros(1)}, {7}, {})
+    save(store, 2, STATE, {**CLIENTS, 7: torch.zeros(1)}, {7}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "client-000000-000001.safetensors",
         "client-000007-000002.safetensors",
@@ -135,18 +140,18 @@ def test_only_clients_that_changed_are_written_anew(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_killed_process_are_removed_and_never_read(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
-    store.save(1, STATE, CLIENTS, set(CLIENTS), {})
+    save(store, 1, STATE, CLIENTS, set(CLIENTS), {})
     for name in ("state-000002.safetensors", ".current.json.partial", "client-000000-000002.safetensors"):
         (tmp_path / name).write_bytes(b"half of it")
     assert Checkpoints(tmp_path).load()[0] == 1
-    store.save(2, STATE, CLIENTS, set(), {})
+    save(store, 2, STATE, CLIENTS, set(), {})
     assert len(list(tmp_path.iterdir())) == 5 and Checkpoints(tmp_path).load()[0] == 2
 
 
 @pytest.mark.parametrize("moment", range(1, 6))
 def test_dying_at_any_write_keeps_one_whole_round(moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Checkpoints(tmp_path)
-    store.save(1, STATE, CLIENTS, set(CLIENTS), {})
+    save(store, 1, STATE, CLIENTS, set(CLIENTS), {})
     real, moves = os.replace, iter(range(1, 100))
 
     def replace(source: Any, target: Any) -> None:
@@ -156,13 +161,13 @@ def test_dying_at_any_write_keeps_one_whole_round(moment: int, tmp_path: Path, m
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(Killed):
-        store.save(2, Record(STATE, round=2), {n: torch.full((2,), 5.0) for n in CLIENTS}, set(CLIENTS), {})
+        save(store, 2, Record(STATE, round=2), {n: torch.full((2,), 5.0) for n in CLIENTS}, set(CLIENTS), {})
     done, state, clients, _ = Checkpoints(tmp_path).load()
     assert (done, state.round) == (1, 1) and same(tree.named(clients), tree.named(CLIENTS))
 
 
 def test_a_sound_file_of_another_round_is_not_taken_for_the_one_that_was_named(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(1, STATE, CLIENTS, set(CLIENTS), {})
+    save(Checkpoints(tmp_path), 1, STATE, CLIENTS, set(CLIENTS), {})
     (tmp_path / "state-000001.safetensors").write_bytes(pack(Record(STATE, round=9)))
     with pytest.raises(StorageError, match=r"state-000001.safetensors is damaged: its checksum does not match"):
         Checkpoints(tmp_path).load()
@@ -189,7 +194,7 @@ def test_no_read_only_or_missing_place_for_a_folder_goes_without_a_sentence(tmp_
     with pytest.raises(StorageError, match=r"cannot make the folder .*file/run"):
         run(config(), tmp_path / "file" / "run")
     with pytest.raises(StorageError, match="cannot make the folder"):
-        Checkpoints(tmp_path / "file").save(1, STATE, {}, set(), {})
+        save(Checkpoints(tmp_path / "file"), 1, STATE, {}, set(), {})
     with pytest.raises(StorageError, match="is not a run folder"):
         resume(tmp_path)
 
@@ -294,20 +299,21 @@ def test_a_run_killed_before_its_first_checkpoint_starts_afresh(finished: Any, t
 def test_rounds_since_the_last_checkpoint_are_played_again_and_not_counted_twice(finished: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "save", saving_until(2))
+        patch.setattr(Checkpoints, "commit", committing_until(2))
         run_until(folder, 3, checkpoint_every=2)
     assert len((folder / "metrics.jsonl").read_bytes().splitlines()) == 3
+    assert json.loads((folder / "checkpoint/current.json").read_bytes())["content"]["done"] == 2
     assert_same_result(resume(folder), finished[1])
 
 
-def saving_until(last: int) -> Callable[..., None]:
-    real = Checkpoints.save
+def committing_until(last: int) -> Callable[[Checkpoints], None]:
+    real = Checkpoints.commit
 
-    def save(self: Checkpoints, done: int, *rest: Any) -> None:
-        if done <= last:
-            real(self, done, *rest)
+    def commit(self: Checkpoints) -> None:
+        if json.loads(self.next.read_bytes())["content"]["done"] <= last:
+            real(self)
 
-    return save
+    return commit
 
 
 def test_a_line_cut_short_by_the_kill_is_repaired(finished: Any, halfway: Path, tmp_path: Path) -> None:

@@ -70,15 +70,11 @@ def _group_pictured(group: SeedsResult) -> SeedsResult:
     for result in group.results:
         _pictured(result)
     if group.folder is not None:
-        config = group.results[0].config
-        title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
-        curves({config.method: group.results}, group.folder / "curves.png", title)
+        curves({group.results[0].config.method: group.results}, group.folder / "curves.png", group.title)
     return group
 
 
 def _pictured(result: Result) -> Result:
     if result.folder is not None:
-        config = result.config
-        title = f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
-        curves({config.method: [result]}, result.folder / "curves.png", title)
+        curves({result.config.method: [result]}, result.folder / "curves.png", result.title)
     return result

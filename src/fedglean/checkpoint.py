@@ -161,17 +161,10 @@ class Checkpoints:
     def next(self) -> Path:
         return self.folder / "next.json"
 
-    def save(
-        self, done: int, state: Tree, clients: Mapping[int, Tree], changed: set[int], notes: Mapping[str, Any]
-    ) -> None:
-        """Make `done` rounds the state of the run; only clients that changed are written anew."""
-        self.stage(done, state, clients, changed, notes)
-        self.commit()
-
     def stage(
         self, done: int, state: Tree, clients: Mapping[int, Tree], changed: set[int], notes: Mapping[str, Any]
     ) -> None:
-        """All of `save` but for the last move."""
+        """Write `done` rounds beside what counts until `commit`; only clients that changed are written anew."""
         make_folder(self.folder)
         self._put("state", f"state-{done:06d}.safetensors", state)
         for client in sorted(changed):

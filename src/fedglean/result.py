@@ -29,6 +29,11 @@ class Result:
     folder: Path | None = None
 
     @property
+    def title(self) -> str:
+        config = self.config
+        return f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
+
+    @property
     def names(self) -> list[str]:
         return list(self.predictors)
 

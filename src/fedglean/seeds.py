@@ -42,6 +42,11 @@ class SeedsResult:
     results: list[Result]
     folder: Path | None = None
 
+    @property
+    def title(self) -> str:
+        config = self.results[0].config
+        return f"{config.method} on {config.data.name}, {len(self.results)} seeds, {config.rounds} rounds"
+
     def last(self, name: str | None = None) -> Spread:
         """Accuracy after the last round."""
         return _spread([result.score(name or result.names[0])[0].accuracy for result in self.results])

@@ -2,25 +2,20 @@
 
 import hashlib
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.box import ROUNDED, SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedglean.cli.shared import Quiet, app, assignment, configuration, means, resumable, screen
+from fedglean.cli.shared import Quiet, app, assignment, configuration, resumable
 from fedglean.compare import Comparison, carried_out, planned, resume_comparison, title
-from fedglean.config import Config
 from fedglean.errors import ConfigError, RoundError
 from fedglean.presets import PRESETS
-from fedglean.report.terminal import duration, progress, size
-from fedglean.run import OnRounds
+from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.seeds import Spread
 
 #: Of one method alone; the others of `fedglean run` are for all.
@@ -65,13 +60,13 @@ def compare(
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     with resumable(folder):
-        show_comparison(carried_out(plan, folder, shown(quiet)))
+        show_comparison(carried_out(plan, folder, partial(rounds_shown, quiet=quiet)))
 
 
 def go_on_comparing(folder: Path, quiet: bool) -> None:
     """What `fedglean resume` does with a comparison."""
     with resumable(folder):
-        show_comparison(resume_comparison(folder, shown(quiet)))
+        show_comparison(resume_comparison(folder, partial(rounds_shown, quiet=quiet)))
 
 
 def _named(words: list[str]) -> dict[str, dict[str, Any]]:
@@ -96,16 +91,6 @@ def _assignments(text: str) -> list[str]:
         else:
             parts[-1] += f",{piece}"
     return parts
-
-
-def shown(quiet: bool) -> Any:
-    @contextmanager
-    def show(label: str, config: Config, seeds: int) -> Iterator[OnRounds]:
-        name = label + (f", {seeds} seeds" if seeds > 1 else "")
-        with progress(Console(stderr=True), name, config, quiet) as on_round:
-            yield means(on_round)
-
-    return show
 
 
 def show_comparison(found: Comparison) -> None:

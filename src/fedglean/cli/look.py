@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fedglean.augment import STRONG, VIEWS
-from fedglean.cli.shared import Use, app, configured, screen
+from fedglean.cli.shared import Use, app, configured
 from fedglean.config import Config, to_toml
 from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
@@ -22,7 +22,7 @@ from fedglean.plugins import TABLES, activate, brought_by
 from fedglean.predict import predict as judge
 from fedglean.presets import PRESETS
 from fedglean.report.bubbles import bubble_chart, check_drawable, split_table
-from fedglean.report.terminal import names_table, percent
+from fedglean.report.terminal import names_table, percent, screen
 
 
 @app.command("config")

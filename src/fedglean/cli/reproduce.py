@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended, screen
+from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended
 from fedglean.errors import ConfigError, unknown
-from fedglean.report.terminal import names_table
+from fedglean.report.terminal import names_table, screen
 from fedglean.reproduce import STUDIES
 from fedglean.reproduce.study import Wish
 from fedglean.reproduce.tables import as_markdown

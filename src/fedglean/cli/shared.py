@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from fedglean.config import Config, configure
 from fedglean.errors import ConfigError, FedgleanError, StorageError
-from fedglean.report.terminal import mean_line, progress
-from fedglean.run import OnRound, OnRounds
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
@@ -145,25 +142,8 @@ def configured(command: Callable[..., None], otherwise: str | None = None) -> Ca
     return wrapper
 
 
-def screen() -> Console:
-    """Standard output; wide where no terminal folds it, for `grep` and log files."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=160, highlight=False)
-
-
 def say(text: str) -> None:
     print(text, flush=True)
-
-
-@contextmanager
-def rounds_shown(config: Config, seeds: int, quiet: bool) -> Iterator[OnRounds]:
-    name = config.method + (f", {seeds} seeds" if seeds > 1 else "")
-    with progress(Console(stderr=True), name, config, quiet) as on_round:
-        yield means(on_round)
-
-
-def means(on_round: OnRound) -> OnRounds:
-    return lambda lines: on_round(mean_line(lines) if len(lines) > 1 else lines[0])
 
 
 def free(folder: Path) -> Path:

@@ -12,14 +12,14 @@ from fedglean.api import resume_seeds as go_on_seeds
 from fedglean.api import train, train_seeds
 from fedglean.checkpoint import make_folder, write_whole
 from fedglean.cli.compare import go_on_comparing
-from fedglean.cli.shared import Quiet, app, configured, free, means, resumable, rounds_shown, say, screen
+from fedglean.cli.shared import Quiet, app, configured, free, resumable, say
 from fedglean.compare import is_comparison
 from fedglean.config import Config, configure
 from fedglean.deploy.commands import is_federation, resume_hub
 from fedglean.errors import StorageError
 from fedglean.folder import RunFolder, check_no_group
 from fedglean.report.picture import curves
-from fedglean.report.terminal import comparison, progress, result_table, seeds_table
+from fedglean.report.terminal import comparison, means, progress, result_table, rounds_shown, screen, seeds_table
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, is_group
 
@@ -41,12 +41,12 @@ def run(
     """Train, and write a folder with configuration, metrics, checkpoint, model and picture."""
     if seeds > 1:
         folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
-        with resumable(folder), rounds_shown(config, seeds, quiet) as on_rounds:
+        with resumable(folder), rounds_shown(config.method, config, seeds, quiet) as on_rounds:
             group = train_seeds(config, seeds, folder, on_rounds)
         _show_seeds(group)
         return
     folder = out or free(Path("runs", f"{config.method}-{config.data.name}-seed{config.seed}"))
-    with resumable(folder), rounds_shown(config, 1, quiet) as on_rounds:
+    with resumable(folder), rounds_shown(config.method, config, 1, quiet) as on_rounds:
         result = train(config, folder, lambda line: on_rounds([line]))
     _show(result)
 
@@ -66,7 +66,7 @@ def resume(
     places = sorted(folder.glob("seed-*")) if several else [folder]
     config = RunFolder(places[0]).config()
     played = 0
-    with resumable(folder), rounds_shown(config, len(places), quiet) as on_rounds:
+    with resumable(folder), rounds_shown(config.method, config, len(places), quiet) as on_rounds:
 
         def count(lines: list[dict[str, Any]]) -> None:
             nonlocal played
@@ -80,19 +80,15 @@ def resume(
 
 
 def _show(result: Result) -> None:
-    config, folder = result.config, result.folder
-    title = f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
-    screen().print(result_table(result, title))
-    if folder is not None:
-        _show_places("run folder:", f"{folder}", folder)
+    screen().print(result_table(result, result.title))
+    if result.folder is not None:
+        _show_places("run folder:", f"{result.folder}", result.folder)
 
 
 def _show_seeds(group: SeedsResult) -> None:
-    config, folder = group.results[0].config, group.folder
-    title = f"{config.method} on {config.data.name}, {len(group.results)} seeds, {config.rounds} rounds"
-    screen().print(seeds_table(group.results, title))
-    if folder is not None:
-        _show_places("run folders:", f"{folder}/seed-*", folder)
+    screen().print(seeds_table(group.results, group.title))
+    if group.folder is not None:
+        _show_places("run folders:", f"{group.folder}/seed-*", group.folder)
 
 
 def _show_places(heading: str, runs: str, folder: Path) -> None:

@@ -70,19 +70,14 @@ def check_split(split: Split, images: int, labels: Tensor | None = None) -> None
     known = torch.cat([split.hub, *split.labelled])
     held = torch.cat([known, *split.unlabelled])
     if len(held) and not 0 <= int(held.min()) <= int(held.max()) < images:
-        raise DataError(
-            f"the split has image {_outside(held, images)} but there are {images} images; is it for other data?"
-        )
+        outside = int(held.min() if held.min() < 0 else held.max())
+        raise DataError(f"the split has image {outside} but there are {images} images; is it for other data?")
     counts = torch.bincount(held)
     if len(held) and int(counts.max()) > 1:
         raise DataError(f"the split has image {int(counts.argmax())} twice; every image must be in one place")
     if labels is not None and len(known) and int(labels[known].min()) < 0:
         missing = int(known[labels[known].argmin()])
         raise DataError(f"the split counts image {missing} as labelled but the data set has no label for it")
-
-
-def _outside(held: Tensor, images: int) -> int:
-    return int(held.min() if held.min() < 0 else held.max())
 
 
 def _content(split: Split) -> dict[str, Any]:

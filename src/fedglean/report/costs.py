@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,20 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedglean.report.picture import COLOURS
+from fedglean.report.picture import COLOURS, Result
 
 SENT = "MB a seed, down and up"
 STYLES = ("-", "--", ":", "-.")
 Line = Mapping[str, Any]
-
-
-class Result(Protocol):
-    """What is drawn of a run."""
-
-    @property
-    def history(self) -> Sequence[Line]: ...
-    @property
-    def names(self) -> Sequence[str]: ...
 
 
 #: By panel: what a round costs, and in which unit it is drawn. A method's last touch after its rounds costs one more.

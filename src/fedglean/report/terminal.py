@@ -18,9 +18,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from fedglean.config import Config
+from fedglean.run import OnRound, OnRounds
 
 Line = Mapping[str, Any]
-OnRound = Callable[[dict[str, Any]], None]
 PLAIN_LINES = 5
 
 
@@ -47,6 +47,12 @@ class Result(Protocol):
     def score(self, name: str) -> tuple[Score, Score]: ...
 
 
+def screen() -> Console:
+    """Standard output; wide where no terminal folds it, for `grep` and log files."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=160, highlight=False)
+
+
 @contextmanager
 def progress(console: Console, label: str, config: Config, quiet: bool = False) -> Iterator[OnRound]:
     """A function to be told of each round, which shows it for as long as the context lasts."""
@@ -61,6 +67,18 @@ def progress(console: Console, label: str, config: Config, quiet: bool = False) 
         if compiles:
             console.print(f"{label}: {start}", highlight=False, soft_wrap=True)
         yield _plain(console, label, config.rounds)
+
+
+@contextmanager
+def rounds_shown(label: str, config: Config, seeds: int, quiet: bool) -> Iterator[OnRounds]:
+    """`progress` of several seeds, on standard error."""
+    name = label + (f", {seeds} seeds" if seeds > 1 else "")
+    with progress(Console(stderr=True), name, config, quiet) as on_round:
+        yield means(on_round)
+
+
+def means(on_round: OnRound) -> OnRounds:
+    return lambda lines: on_round(mean_line(lines) if len(lines) > 1 else lines[0])
 
 
 def _bar(console: Console) -> Progress:

@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullLocator
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fedglean.checkpoint import make_folder, write_whole
 from fedglean.report.picture import COLOURS
+from fedglean.report.terminal import screen
 from fedglean.reproduce.study import Study, Wish, made_by
 from fedglean.reproduce.trainings import Training, one_of, trained
 from fedglean.result import Result
@@ -230,8 +230,6 @@ def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, An
 
 def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable: bool = True) -> None:
     """Last and best values next to what was published; no difference where the data is not the paper's."""
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(width=140, highlight=False)
     table = Table(title=escape(title), title_justify="left")
     for heading in ("panel", "line", "at", "ours", "published", "difference"):
         table.add_column(heading, justify="left" if heading in ("panel", "line") else "right")
@@ -243,6 +241,7 @@ def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable:
             table.add_row(
                 panel.title, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published, comparable)
             )
+    console = screen()
     console.print(table)
     for claim in claims:
         console.print(f"the paper says: {claim}")

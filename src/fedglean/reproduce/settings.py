@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from fedglean.checkpoint import make_folder, write_whole
 from fedglean.data.labels import make_split
 from fedglean.presets import PRESETS
-from fedglean.report.terminal import names_table
+from fedglean.report.terminal import names_table, screen
 from fedglean.reproduce.study import Study, Wish, made_by
 
 Rows = dict[str, dict[str, Any]]
@@ -48,7 +47,7 @@ def _run(name: str, rows: Callable[[], Rows], wish: Wish) -> None:
     make_folder(wish.out)
     write_whole(wish.out / "result.json", json.dumps({"study": name, "rows": found, **made_by()}, indent=1).encode())
     lines = [(row, ", ".join(f"{key} {value}" for key, value in values.items())) for row, values in found.items()]
-    Console(width=160, highlight=False).print(names_table(SETTINGS[name].title, lines))
+    screen().print(names_table(SETTINGS[name].title, lines))
 
 
 def _study(name: str, title: str, rows: Callable[[], Rows]) -> Study:

@@ -26,7 +26,7 @@ from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.layouts import find
 from fedglean.errors import DataError, StorageError, unknown
 from fedglean.presets import PRESETS
-from fedglean.report.terminal import duration
+from fedglean.report.terminal import duration, screen
 from fedglean.reproduce.study import Study, Wish, made_by
 from fedglean.reproduce.trainings import Training, config_of, note, trained
 from fedglean.result import Result
@@ -97,8 +97,7 @@ def run(table: str, wish: Wish) -> None:
         found = compared(cell, preset, trained(Training(preset), wish), wish)
         lines += found
         _keep(wish.out / "result.json", table, found)
-    screen = Console(highlight=False)
-    (screen if screen.is_terminal else Console(width=160, highlight=False)).print(shown(table, lines))
+    screen().print(shown(table, lines))
 
 
 def _announced(table: str, chosen: Cells, wish: Wish) -> str:

@@ -8,8 +8,6 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
-from rich.console import Console
-
 from fedglean.config import FLAT, Config, DataConfig, configure
 from fedglean.data.partition import Split
 from fedglean.data.sources import PUBLISHED
@@ -17,7 +15,7 @@ from fedglean.errors import unknown
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.methods import METHODS
 from fedglean.presets import PRESETS
-from fedglean.report.terminal import mean_line, progress
+from fedglean.report.terminal import rounds_shown
 from fedglean.reproduce.study import Wish
 from fedglean.result import Result
 from fedglean.seeds import ensure_seeds
@@ -134,13 +132,9 @@ def _size(data: DataConfig) -> tuple[int, int]:
 def trained(training: Training, wish: Wish) -> list[Result]:
     """Its results, one a seed; what is not done yet is done now."""
     config, folder = config_of(training, wish), wish.out / "runs" / training.name
-    with progress(Console(stderr=True), training.name, config, wish.quiet) as on_round:
-
-        def told(lines: list[dict[str, Any]]) -> None:
-            on_round(mean_line(lines) if len(lines) > 1 else lines[0])
-
+    with rounds_shown(training.name, config, wish.seeds, wish.quiet) as on_rounds:
         splits = splits_of(training, config, wish.seeds)
-        return ensure_seeds(config, wish.seeds, folder, told, splits).results
+        return ensure_seeds(config, wish.seeds, folder, on_rounds, splits).results
 
 
 def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | None:
