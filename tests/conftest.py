@@ -52,3 +52,11 @@ def decoded_images_stay_out_of_the_home_folder(tmp_path_factory: pytest.TempPath
     os.environ["FEDGLEAN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     yield
     del os.environ["FEDGLEAN_CACHE"]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs that several tests look at and none changes."""
+    from shown_runs import Made
+
+    return Made(tmp_path_factory.mktemp("runs"))

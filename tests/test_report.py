@@ -1,32 +1,20 @@
-"""The page tells what the run folders hold, no more and no less, finished or not; `watch` shows it while it grows."""
+"""The page tells what the run folders hold, no more and no less, finished or not."""
 
 import base64
-import http.client
 import io
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 from PIL import Image
 from scipy.stats import ttest_1samp
-from typer.testing import CliRunner
 
-from fedglean import cli
-from fedglean.config import Config, configure, read_toml, resolve
+from fedglean.config import configure, read_toml, resolve
 from fedglean.data.sources import load
 from fedglean.engines.here import Kept
 from fedglean.experiment import prepare
@@ -34,70 +22,17 @@ from fedglean.folder import Progress, RunFolder
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told, write_page
-from fedglean.report.watch import Watcher
 from fedglean.run import Run, play, run
-from fedglean.seeds import SeedsResult, run_seeds
 from fedglean.testing.faults import not_a_number, poison
 from fedglean.verdict import difference, over_seeds
+from shown_runs import Made, Reader, call, config, lines
 
-MAIN = [sys.executable, "-c", "from fedglean.cli import main; main()"]
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
-
-
-def config(method: str = "semifl", **options: Any) -> Config:
-    small: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 3, "labels": "hub:50", "device": "cpu"}
-    if "data" in options:  # which says by itself who holds what
-        del small["clients"], small["labels"]
-    own = {"semifl": {"active": 0.5, "epochs": 1, "threshold": 0.3}}.get(method, {})
-    return configure(method, **small | own | {"executor": "loop"} | options)
-
-
-class Made:
-    """Runs that several tests look at and none changes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.all = folder
-        self.semifl: SeedsResult = run_seeds(config(), 2, folder / "semifl")
-        self.alone: SeedsResult = run_seeds(config("hub-only"), 2, folder / "hub-only")
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("runs"))
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-class Reader(HTMLParser):
-    """The page as a browser's parser sees it: its tags, and the text of its data and its title."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.within, self.texts = "", {"data": "", "title": ""}
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.within = "data" if ("id", "data") in attributes else tag
-
-    def handle_endtag(self, tag: str) -> None:
-        self.within = ""
-
-    def handle_data(self, text: str) -> None:
-        if self.within in self.texts:
-            self.texts[self.within] += text
 
 
 def shown(page: Path) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(Reader(page.read_text()).texts["data"])
     return data
-
-
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(word) for word in words])
 
 
 def test_the_pages_numbers_are_those_of_the_metrics(made: Made, tmp_path: Path) -> None:
@@ -408,131 +343,9 @@ def test_what_holds_no_run_is_refused_in_a_sentence(tmp_path: Path, command: str
         assert damaged.exit_code == 4 and "line 2" in damaged.stderr
 
 
-def test_event_files_that_have_no_place_are_a_sentence(made: Made, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    (tmp_path / "file").write_text("mine")
-    result = call("tensorboard", made.all / "hub-only", "--out", tmp_path / "file")
-    assert result.exit_code == 4 and "cannot make the folder" in result.stderr
-
-
 def test_the_page_asks_nothing_of_anybody(made: Made, tmp_path: Path) -> None:
     text = write_page([made.all], tmp_path / "page.html").read_text()
     assert "default-src 'none'" in text
     addresses = set(re.findall(r"https?://[^\s\"'<>\\)]+", text))
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"'](?!data:)", text)
-
-
-@contextmanager
-def watching(*folders: Path) -> Iterator[Watcher]:
-    with Watcher(folders) as watcher:
-        thread = threading.Thread(target=watcher.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield watcher
-        finally:
-            watcher.shutdown()
-            thread.join()
-
-
-def ask(watcher: Watcher, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", watcher.server_port, timeout=30)
-    try:
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        reply = connection.getresponse()
-        return reply.status, reply.headers, reply.read()
-    finally:
-        connection.close()
-
-
-def test_watch_serves_the_page_and_its_data_and_nothing_else(made: Made) -> None:
-    with watching(made.all / "semifl") as watcher:
-        assert watcher.server_address[0] == "127.0.0.1"
-        status, headers, body = ask(watcher, "/")
-        assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
-        assert json.loads(Reader(body.decode()).texts["data"])["live"] is True
-        for path in ("/config.toml", "/seed-0/metrics.jsonl", "/../../etc/passwd", "//etc/passwd", "/%2e%2e/", "/data"):
-            assert ask(watcher, path)[0] == 404
-        for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
-            assert ask(watcher, "/", method)[0] == 501
-        assert ask(watcher, "/", Host="elsewhere.example")[0] == 403
-        assert ask(watcher, "/data.json", Host=f"localhost:{watcher.server_port}")[0] == 200
-
-
-def test_watch_sends_data_only_when_they_are_new(made: Made, tmp_path: Path) -> None:
-    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
-    with watching(tmp_path / "run") as watcher:
-        status, headers, body = ask(watcher, "/data.json")
-        mark = headers["ETag"]
-        assert status == 200 and len(json.loads(body)["groups"][0]["runs"][0]["round"]) == 4
-        assert ask(watcher, "/data.json", If_None_Match=mark)[::2] == (304, b"")
-        last = lines(tmp_path / "run")[-1]
-        with (tmp_path / "run/metrics.jsonl").open("a") as file:
-            file.write(json.dumps(last) + "\n")
-        status, headers, body = ask(watcher, "/data.json", If_None_Match=mark)
-        assert status == 200 and len(json.loads(body)["groups"][0]["runs"][0]["round"]) == 5
-        assert headers["ETag"] != mark
-
-
-def test_watch_shows_rounds_while_a_run_goes_on_in_another_process(tmp_path: Path) -> None:
-    words = ["run", "hub-only", "--labels", "hub:50", "--model", "mlp", "--rounds", "40", "--quiet", "--device", "cpu"]
-    process = subprocess.Popen([*MAIN, *words, "--executor", "loop", "--out", str(tmp_path / "run")])
-    until(lambda: (tmp_path / "run/config.toml").exists())
-    counts = [0]
-    with watching(tmp_path / "run") as watcher:
-
-        def finished() -> bool:
-            (group,) = json.loads(ask(watcher, "/data.json")[2])["groups"]
-            counts.append(len(group["runs"][0]["round"]))
-            return bool(group["finished"])
-
-        until(finished)
-    assert process.wait(60) == 0
-    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 40
-
-
-def test_watch_says_where_and_ends_by_an_interrupt(made: Made) -> None:
-    command = [*MAIN, "watch", str(made.all)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert re.match(r"watching at http://127\.0\.0\.1:\d+/", process.stdout.readline())
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
-    assert (process.returncode, rest, errors) == (0, "stopped watching\n", "")
-
-
-def until(done: Callable[[], bool], seconds: float = 180) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
-
-
-def test_a_port_that_is_taken_is_said_in_a_sentence(made: Made) -> None:
-    with watching(made.all / "semifl") as watcher:
-        result = call("watch", made.all / "semifl", "--port", str(watcher.server_port))
-    assert result.exit_code == 2 and f"port {watcher.server_port} cannot be had" in result.stderr
-
-
-def test_tensorboard_gets_the_numbers_of_the_metrics(made: Made, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for _ in range(2):
-        assert call("tensorboard", made.all, "--out", tmp_path).exit_code == 0
-    for seed in (0, 1):
-        place = tmp_path / f"semifl/seed-{seed}"
-        events, history = EventAccumulator(str(place)).Reload(), lines(made.all / f"semifl/seed-{seed}")
-        assert len(list(place.iterdir())) == 1
-        name = made.semifl.results[0].names[0]
-        scalars = events.Scalars(f"accuracy/{name}")
-        assert [each.step for each in scalars] == [1, 2, 3, 4]
-        assert [each.value for each in scalars] == pytest.approx([line["accuracy"][name] for line in history])
-        assert [each.value for each in events.Scalars("bytes_up")] == [line["bytes_up"] for line in history]
-        assert {"pseudo/confident_share", "phases/clients", "seconds", "refused"} <= set(events.Tags()["scalars"])
-
-
-def test_without_tensorboard_a_sentence_says_what_is_missing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    result = call("tensorboard", made.all)
-    assert result.exit_code == 2 and "fedglean[tensorboard]" in result.stderr

@@ -1,0 +1,59 @@
+"""Small runs, and the page as a browser reads it, for tests of what shows them."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from fedglean import cli
+from fedglean.config import Config, configure
+from fedglean.seeds import SeedsResult, run_seeds
+
+
+def config(method: str = "semifl", **options: Any) -> Config:
+    small: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 3, "labels": "hub:50", "device": "cpu"}
+    if "data" in options:  # which says by itself who holds what
+        del small["clients"], small["labels"]
+    own = {"semifl": {"active": 0.5, "epochs": 1, "threshold": 0.3}}.get(method, {})
+    return configure(method, **small | own | {"executor": "loop"} | options)
+
+
+class Made:
+    """Runs that several tests look at and none changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.all = folder
+        self.semifl: SeedsResult = run_seeds(config(), 2, folder / "semifl")
+        self.alone: SeedsResult = run_seeds(config("hub-only"), 2, folder / "hub-only")
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Reader(HTMLParser):
+    """The page as a browser's parser sees it: its tags, and the text of its data and its title."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.within, self.texts = "", {"data": "", "title": ""}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.within = "data" if ("id", "data") in attributes else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+    def handle_data(self, text: str) -> None:
+        if self.within in self.texts:
+            self.texts[self.within] += text
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
