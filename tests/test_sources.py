@@ -166,7 +166,7 @@ def test_mnist_is_read_from_every_place(folder: str, zipped: bool, tmp_path: Pat
     dataset = load_published(known, tmp_path)
     assert np.array_equal(dataset.train_images[:, 0].numpy(), first)
     assert dataset.train_labels.tolist() == [0, 1, 2, 3, 4, 5] and dataset.train_labels.dtype == torch.int64
-    assert dataset.complete and dataset.given is None
+    assert dataset.given is None
 
 
 def test_changed_pixels_are_refused_by_file_name(tmp_path: Path) -> None:
@@ -302,7 +302,6 @@ def test_cifar100_comes_in_published_order_from_every_layout(
     for split, read in (("train", dataset.train_labels), ("test", dataset.test_labels)):
         rows, labels = kept[split]
         assert np.array_equal(pixels(dataset, split), upright(rows)) and np.array_equal(read.numpy(), labels)
-    assert dataset.complete
 
 
 def test_a_part_of_cifar100_has_to_be_allowed(tmp_path: Path) -> None:
@@ -311,7 +310,7 @@ def test_a_part_of_cifar100_has_to_be_allowed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"only \d+ of 150 training and 150 of 150 test images.*--allow-partial"):
         load_published(known, tmp_path)
     dataset = load_published(known, tmp_path, allow_partial=True)
-    assert not dataset.complete and len(dataset.train_labels) < 150
+    assert 0 < len(dataset.train_labels) < 150
 
 
 def test_no_training_image_at_all_cannot_be_allowed(tmp_path: Path) -> None:
@@ -460,7 +459,6 @@ def test_real_sets_have_the_published_shape_classes_and_statistics(name: str, re
     size = (1, 28, 28) if "mnist" in name else (3, 32, 32)
     assert dataset.train_images.shape[1:] == size and dataset.train_images.dtype == torch.uint8
     assert dataset.train_labels.unique().tolist() == list(range(len(known.classes)))
-    assert dataset.complete == ((len(dataset.train_labels), len(dataset.test_labels)) == known.sizes)
     assert known.mean == pytest.approx(channel_statistics(dataset.train_images)[0], abs=2e-3)
 
 

@@ -33,8 +33,7 @@ class Dataset:
 
     `mean` and `std` are of pixels in 0..1. `flip` and `pad` say what a weak view may do: a horizontal flip, a crop
     after reflecting so many pixels. `given` is who holds what where the user's own folders say it; published sets leave
-    that to a partition. `complete` is False when only a part of a published set is on disk. `mark` stands for the
-    pixels where they may be decoded a little otherwise elsewhere.
+    that to a partition. `mark` stands for the pixels where they may be decoded a little otherwise elsewhere.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Dataset:
     flip: bool
     pad: int
     given: Split | None = None
-    complete: bool = True
     mark: str = ""
 
     def leaked(self) -> int:

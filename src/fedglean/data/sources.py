@@ -80,7 +80,7 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
     found = _found(known, root)
     decode = partial(_decode, known, found)
     tensors = cached(known.name, found.files.values(), decode) if found.layout.slow else decode()
-    complete = _complete(known, tensors, root, allow_partial)
+    _check_complete(known, tensors, root, allow_partial)
     return Dataset(
         name=known.name,
         classes=known.classes,
@@ -92,7 +92,6 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
         std=known.std,
         flip=known.flip,
         pad=known.pad,
-        complete=complete,
     )
 
 
@@ -135,10 +134,10 @@ def _joined(split: str, parts: Iterable[Part]) -> Tensors:
     }
 
 
-def _complete(known: Published, tensors: Tensors, root: Path, allow_partial: bool) -> bool:
+def _check_complete(known: Published, tensors: Tensors, root: Path, allow_partial: bool) -> None:
     have = len(tensors["train_labels"]), len(tensors["test_labels"])
     if have == known.sizes:
-        return True
+        return
     count = f"{have[0]} of {known.sizes[0]} training and {have[1]} of {known.sizes[1]} test images"
     if 0 in have:
         raise DataError(f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}")
@@ -147,7 +146,6 @@ def _complete(known: Published, tensors: Tensors, root: Path, allow_partial: boo
             f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}, or go on with these by "
             "--allow-partial"
         )
-    return False
 
 
 def _check(name: str, dataset: Dataset) -> None:
