@@ -112,7 +112,7 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(clients: list[Any],
     template = {"part": {"x": torch.zeros(3, dtype=torch.float64)}}
     blocks = Partial()
     for begin in range(0, len(uploads), block):
-        blocks = blocks + summed(*uploads[begin : begin + block])
+        blocks += summed(*uploads[begin : begin + block])
     shuffled.shuffle(uploads)
     for sums in (blocks, summed(*uploads)):
         reply = Reply(sums, template)
@@ -126,10 +126,15 @@ def test_blocks_are_added_in_order_and_lose_nothing() -> None:
     more = Upload(part=sent([2.0]), other=sent([3.0]), report={"loss": 3.0})
     second.include(5, admitted(more), 3, keep_all=True)
     second.abstained.append(4)
-    both = first + second
-    assert (both.answered, both.abstained, both.counts) == ([0, 5], [4], {"part": 2, "other": 1})
-    assert both.received == 12 and list(both.uploads) == [5]
-    assert Reply(both, {}).report == {"loss": 2.5}
+    first += second
+    assert (first.answered, first.abstained, first.counts) == ([0, 5], [4], {"part": 2, "other": 1})
+    assert first.received == 12 and list(first.uploads) == [5]
+    assert Reply(first, {}).report == {"loss": 2.5}
+
+
+def test_a_variance_is_summed_as_it_was_sent_though_the_gate_looks_at_its_root() -> None:
+    part = {"norm.variance": torch.tensor([4.0])}
+    assert Reply(summed(Upload(part=part)), {"part": part}).mean("part")["norm.variance"].tolist() == [4.0]
 
 
 def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
@@ -138,7 +143,7 @@ def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
     def total(block: int) -> Tensor:
         blocks = Partial()
         for begin in range(0, 20, block):
-            blocks = blocks + summed(*(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block]))
+            blocks += summed(*(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block]))
         return blocks.totals["part"]
 
     assert torch.equal(total(6), total(6))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Expect, Upload
+from fedglean.method import Ask, Declared, Upload
 from fedglean.tree import Tree
 
 _LARGEST = sys.float_info.max
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What an upload of one name must look like."""
+    """What an upload of one name must look like: the tree that was sent under it, or that is expected."""
 
     tree: Tree
 
@@ -62,13 +62,13 @@ class Form:
         return tree.size_in_bytes(self.tree)
 
     @cached_property
-    def row(self) -> Tensor:
-        """As it is judged."""
+    def origin(self) -> Tensor:
+        """What was sent, as the row that distances are measured from."""
         return self.judged(tree.row(self.tree))
 
     @cached_property
     def norm(self) -> float:
-        return _length(self.row)
+        return _length(self.origin)
 
     @cached_property
     def variances(self) -> Tensor | None:
@@ -187,7 +187,7 @@ class Gate:
         if not row.numel():
             return
         expected = name in self.expected
-        moved = float(row.abs().max()) if expected else _length(form.judged(row) - form.row)
+        moved = float(row.abs().max()) if expected else _length(form.judged(row) - form.origin)
         if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
         if math.isnan(moved) and (path := _negative_variance(leaves)):
@@ -239,6 +239,3 @@ def _check_report(report: Mapping[str, Any]) -> None:
     for name, value in report.items():
         if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
             raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
-
-
-__all__ = ["Admitted", "Envelope", "Expect", "Gate", "Refusal"]

@@ -20,7 +20,10 @@ from fedglean.tree import Tree
 
 @dataclass
 class Partial:
-    """Weighted sums of uploads: a row of numbers a name, and its weight, a number or a row."""
+    """Weighted sums of uploads: a row of numbers a name, and the sum of its weights, a number or a row.
+
+    `counts` are uploads by name, `reports` (weighted sum, weight); `uploads` holds them one by one where asked to.
+    """
 
     totals: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
@@ -50,8 +53,8 @@ class Partial:
         if keep_all:
             self.uploads[client] = admitted.as_asked()
 
-    def __add__(self, other: "Partial") -> "Partial":
-        """This block followed by the next."""
+    def __iadd__(self, other: "Partial") -> "Partial":
+        """This block, followed by the next."""
         for name in other.totals:
             self._accumulate(name, other.totals[name], other.weights[name], other.counts[name])
         for name, (total, count) in other.reports.items():

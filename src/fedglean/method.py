@@ -61,7 +61,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream's share of a batch: a tensor a view, and the labels where the stream has them."""
+    """One stream's share of a batch: a tensor a view, which of its images they are, and labels where it has them."""
 
     views: tuple[Tensor, ...]
     index: Tensor
@@ -135,7 +135,8 @@ class Train:
     """Training from `models` for so many steps, or epochs of the first stream; the other streams cycle.
 
     Mostly one gives `loss(models, batch, frozen)` with `sgd`; `step(models, memory, batch, frozen)` replaces both.
-    `memory` is what else changes by step (None: the optimiser starts afresh), `frozen` what does not.
+    `memory` is what else changes by step (None: the optimiser starts afresh), `frozen` what does not. A `rate` takes
+    the place of the optimiser's: a schedule needs no other optimiser for it.
     """
 
     models: Tree

@@ -77,7 +77,7 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
             stack.enter_context(each.experiment.placement)
             if each.folder is not None:
                 stack.callback(each.folder.release)
-        for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):
+        for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):  # one more: `Method.finish`
             behind = [each for each in runs if each.progress.done < number]
             lines = play_rounds([(each.experiment, each.progress) for each in behind], number)
             if not lines:
@@ -107,8 +107,7 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
         key = experiment.key("round", number)
         hubs[Party(f"round {number}, hub", talk, key)] = HubSide(experiment, progress.kept, number)
     states = side_by_side(list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting]))
-    shared = (time.perf_counter() - began) / len(runs)
-    phases = _phases(list(hubs.values()), shared)
+    phases = _phases(list(hubs.values()), (time.perf_counter() - began) / len(runs))
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
         progress.state, progress.done = state, number
@@ -118,6 +117,7 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
 
 
 def _talk(experiment: Experiment, progress: Progress, number: int) -> Talk | None:
+    """The hub's side of a round; beyond the last one what the method still does, if anything."""
     rounds, method = experiment.config.rounds, experiment.method
     hub = experiment.hub(min(number, rounds))
     return method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
@@ -128,7 +128,7 @@ def _phases(hubs: Sequence["HubSide"], seconds: float) -> dict[str, float]:
 
     Nothing waits for a GPU here: work that one phase leaves it with is counted where it is waited for.
     """
-    hub, clients = fmean(side.hub for side in hubs), fmean(side.clients for side in hubs)
+    hub, clients = fmean(side.hub_seconds for side in hubs), fmean(side.client_seconds for side in hubs)
     return {"hub": hub, "clients": clients, "averaging": seconds - hub - clients}
 
 
@@ -160,8 +160,8 @@ class HubSide:
     replies: list[Reply] = field(default_factory=list)
     trained: list[Reply] = field(default_factory=list)
     sent: int = 0
-    hub: float = 0.0
-    clients: float = 0.0
+    hub_seconds: float = 0.0
+    client_seconds: float = 0.0
 
     def exchange(self, talk: Conversation) -> Exchange:
         key = self.experiment.key("round", self.number, talk.number, "ask")
@@ -208,8 +208,8 @@ def _answers(waiting: Sequence[tuple[HubSide, Conversation]]) -> list[Any]:
             answers |= {talk.party: reply for (_, talk), reply in zip(own, replies, strict=True)}
     done = time.perf_counter()
     for side, _ in waiting:
-        side.clients += (asked - began) / len(waiting)
-        side.hub += (done - asked) / len(waiting)
+        side.client_seconds += (asked - began) / len(waiting)
+        side.hub_seconds += (done - asked) / len(waiting)
     return [answers[talk.party] for _, talk in waiting]
 
 

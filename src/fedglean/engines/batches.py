@@ -58,14 +58,14 @@ def batches(train: Train, key: int, setting: Setting) -> Iterator[Batch]:
     stride = max(1, setting.images_at_once // lane.images_a_step)
     for begin in range(0, train.length, stride):
         steps = range(begin, min(begin + stride, train.length))
-        made = deck.deal(steps)
+        chunk = deck.deal(steps)
         for place in range(len(steps)):
-            yield at(made, place, 0)
+            yield at(chunk, place, 0)
 
 
-def at(made: Batch, *place: int) -> Batch:
-    """The batch of one step, or of one step and lane."""
-    batch: Batch = tree.map(lambda leaf: leaf[place], made)
+def at(chunk: Batch, *place: int) -> Batch:
+    """The batch of one step, or of one step and lane, out of those that a deck dealt at once."""
+    batch: Batch = tree.map(lambda leaf: leaf[place], chunk)
     return batch
 
 
@@ -96,7 +96,11 @@ class Deck:
 
 
 class Pile:
-    """One stream of all lanes: where each lane's images and labels begin in one long row, and what is drawn by."""
+    """One stream of all lanes: where each lane's images and labels begin in one long row, and what is drawn by.
+
+    What is planned by are lists, a number a lane (`counts`, `lengths`, `lasts`); what is computed with are tensors
+    (`count`, `length`, `start`, keys), so that nothing waits for the device.
+    """
 
     def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:
         streams = [lane.train.streams[name] for lane in lanes]
@@ -123,13 +127,13 @@ class Pile:
         place = (number - epoch * self.length[:width]) * self.stream.batch
         position = place[..., None] + torch.arange(self.stream.batch, device=number.device)
         index = self._drawn(epoch[..., None], position, steps)
-        at = index + self.start[:width, None]
-        pixels = self.stream.images.store[self.index[at]].flatten(0, 2)
+        in_row = index + self.start[:width, None]
+        pixels = self.stream.images.store[self.index[in_row]].flatten(0, 2)
         views = [
             self._view(kind, key[:width, None], epoch[..., None], position, pixels)
             for kind, key in zip(self.stream.views, self.view_keys, strict=True)
         ]
-        return Sample(tuple(views), index) if self.label is None else Sample(tuple(views), index, self.label[at])
+        return Sample(tuple(views), index) if self.label is None else Sample(tuple(views), index, self.label[in_row])
 
     def _view(self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor) -> Tensor:
         # A plain view draws nothing: any integers do for its keys.
@@ -138,7 +142,10 @@ class Pile:
         return made.reshape(*position.shape, *made.shape[1:])
 
     def _drawn(self, epoch: Tensor, position: Tensor, steps: range) -> Tensor:
-        """Which of its images each lane takes: steps x lanes x batch."""
+        """Which of its images each lane takes: steps x lanes x batch.
+
+        Orders are made of the epochs that these steps lie in, from each lane's first one on.
+        """
         width = position.shape[1]
         count = self.count[:width, None]
         if self.stream.draw == "with-replacement":
@@ -147,8 +154,8 @@ class Pile:
         first = [min(steps.start, last) // length for last, length in lanes]
         end = [min(steps.stop - 1, last) // length for last, length in lanes]
         begin = torch.tensor(first).to(count.device, non_blocking=True)[:, None]
-        many = max(b - a for a, b in zip(first, end, strict=True)) + 1
-        epochs = begin + torch.arange(many, device=count.device)
+        most = max(b - a for a, b in zip(first, end, strict=True)) + 1
+        epochs = begin + torch.arange(most, device=count.device)
         orders = self._orders(_tensor(fold(self.draw_key[:width, None], epochs)), count)
         lane = torch.arange(width, device=count.device)[:, None]
         return orders[lane, epoch - begin, position % count]

@@ -52,17 +52,18 @@ class Program:
         models: Tree,
         memory: Tree,
         frozen: Tree,
-        made: Batch,
+        chunk: Batch,
         lanes: int,
         *,
         compiled: bool = False,
         half: bool = False,
     ) -> None:
-        self.models, self.memory, self.frozen, self.made = (
-            tree.map(torch.clone, part) for part in (models, memory, frozen, made)
+        self.models, self.memory, self.frozen, self.chunk = (
+            tree.map(torch.clone, part) for part in (models, memory, frozen, chunk)
         )
-        device = made.step.device
+        device = chunk.step.device
         self.lengths = torch.zeros(lanes, dtype=torch.long, device=device)
+        # Which step it is, and where in the chunk its batch lies.
         self.number, self.place = torch.zeros((), dtype=torch.long, device=device), self.lengths.new_zeros(1)
         self.totals: dict[str, Tensor] = {}
         # Compiled whole: the batch's selection and the update of the buffers are fused with the step.
@@ -78,14 +79,15 @@ class Program:
         for total in self.totals.values():
             total.zero_()
 
-    def play(self, made: Batch, steps: int) -> None:
+    def play(self, chunk: Batch, steps: int) -> None:
         """Take so many steps, with the batches of a chunk."""
-        tree.map(lambda a, b: a[:steps].copy_(b[:steps]), self.made, made)
+        tree.map(lambda a, b: a[:steps].copy_(b[:steps]), self.chunk, chunk)
         self.place.zero_()
         for _ in range(steps):
             self.graph.replay()
 
     def _capture(self) -> None:
+        """Three steps to warm up, and one to be recorded. All lengths are 0 as yet, so none of them moves a model."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -102,7 +104,7 @@ class Program:
 
     def _step(self) -> None:
         on = self.number < self.lengths
-        metrics = self.step(self.models, self.memory, self.frozen, self.made, on, self.place)
+        metrics = self.step(self.models, self.memory, self.frozen, self.chunk, on, self.place)
         for name, value in metrics.items():
             total = self.totals.setdefault(name, torch.zeros(len(on), dtype=torch.float64, device=on.device))
             total.add_(value)
@@ -123,8 +125,8 @@ def give_back() -> None:
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
     """The step as a function that moves the buffers of the lanes that are `on`, and returns their metrics."""
 
-    def step(models: Tree, memory: Tree, frozen: Tree, made: Batch, on: Tensor, place: Tensor) -> dict[str, Tensor]:
-        batch = tree.map(lambda leaf: leaf.index_select(0, place)[0], made)
+    def step(models: Tree, memory: Tree, frozen: Tree, chunk: Batch, on: Tensor, place: Tensor) -> dict[str, Tensor]:
+        batch = tree.map(lambda leaf: leaf.index_select(0, place)[0], chunk)
         new_models, new_memory, metrics = lifted(models, memory, batch, frozen)
         for static, new in ((models, new_models), (memory, new_memory)):
             tree.map(lambda a, b: a.copy_(torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), b, a)), static, new)

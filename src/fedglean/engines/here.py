@@ -42,7 +42,10 @@ class Exchange:
 
 @dataclass
 class Served:
-    """What a block of clients came to; `states` are the new ones of clients whose upload was admitted."""
+    """What a block of clients came to.
+
+    `states` are the new ones of clients whose upload was admitted, `guesses` pseudo-labels for the evaluator.
+    """
 
     sums: Partial = field(default_factory=Partial)
     states: dict[int, Tree] = field(default_factory=dict)
@@ -191,6 +194,7 @@ def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tupl
 
 
 def _templates(ask: Ask) -> dict[str, Tree]:
+    """What a sum has the shape of, by name: what was sent, or is expected."""
     parts = {name: part for own in ask.each.values() for name, part in own.items()} | dict(ask.message)
     sent = {name: tree.trainable(part) for name, part in parts.items() if tree.named(part)}
     return sent | {name: expect.tree for name, expect in ask.expect.items()}

@@ -114,14 +114,16 @@ class Stacked:
         trains = [lane.train for lane in lanes]
         self.models = _stacked([tree.trainable(train.models) for train in trains])
         self.memory = _stacked([train.start_memory() for train in trains])
-        self.frozen, self.shared, axes = _shared_or_stacked([dict(train.frozen) for train in trains], lanes[0].device)
+        frozen = [dict(train.frozen) for train in trains]
+        self.frozen_of, self.shared, axes = _shared_or_stacked(frozen, lanes[0].device)
         self.step: Lifted = vmap(trains[0].stepper(), in_dims=(0, 0, 0, axes))
         self.lengths = [lane.length for lane in lanes]
         self.totals: dict[str, Tensor] = {}
         self.done: dict[int, tuple[Tree, Tree]] = {}
 
     def start(self, width: int) -> tuple[Tree, Tree, Tree]:
-        return self.models, self.memory, self.frozen(width)
+        """What a step of so many lanes begins with: models, memory, what is frozen."""
+        return self.models, self.memory, self.frozen_of(width)
 
     def lengths_of(self, width: int) -> Tensor:
         return torch.tensor(self.lengths[:width], device=self.lanes[0].device)
@@ -133,7 +135,7 @@ class Stacked:
         """Step by step, without a graph."""
         leaves, structure = pytree.tree_flatten((self.models, self.memory))
         state: Sequence[Tensor] = leaves
-        frozen = pytree.tree_leaves(self.frozen(width))
+        frozen = pytree.tree_leaves(self.frozen_of(width))
         totals: list[Tensor] = []
         for begin in range(steps.start, steps.stop, stride):
             some = range(begin, min(begin + stride, steps.stop))
@@ -187,25 +189,26 @@ class Stacked:
 def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, range]]:
     """(width, steps): lengths fall, and the width halves once half of it has finished.
 
-    A width that would not last for `least` steps is left out, and a wider one goes on in its place.
+    Lengths 9, 9, 2, 1 are played as (4, steps 0 and 1) and (2, steps 2 to 8). A width that would not last for `least`
+    steps is left out, and the wider one before it goes on in its place.
     """
-    width = taken = len(lengths)
-    begin = now = 0
+    width = playing = len(lengths)
+    begin = now = 0  # `playing` lanes play since step `begin`; from `now` on `width` lanes would do
     while width:
         half = width // 2
         end = lengths[half] if half else lengths[0]
         if end - now >= least:
             if now > begin:
-                yield taken, range(begin, now)
-            taken, begin = width, now
+                yield playing, range(begin, now)
+            playing, begin = width, now
         now, width = max(now, end), half
     if now > begin:
-        yield taken, range(begin, now)
+        yield playing, range(begin, now)
 
 
-def _room(made: Batch, steps: int) -> Batch:
+def _room(chunk: Batch, steps: int) -> Batch:
     """The chunk with room for so many steps."""
-    room: Batch = tree.map(lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), made)
+    room: Batch = tree.map(lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), chunk)
     return room
 
 

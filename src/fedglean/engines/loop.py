@@ -122,16 +122,13 @@ class Loop:
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """The answers to many calls, in order; to a list of requests, a list."""
-        return [
-            [self._serve(part) for part in call.parts()] if isinstance(call.request, list) else self._serve(call)
-            for call in calls
-        ]
+        return listed_or_alone(calls, [[self._answer_one(part) for part in call.parts()] for call in calls])
 
     def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
         """The answer to one request, or the list of answers to a list."""
         return self.answer([Call(request, key, observe)])[0]
 
-    def _serve(self, call: Call) -> Any:
+    def _answer_one(self, call: Call) -> Any:
         request = call.request
         if isinstance(request, Train):
             return self._train(request, call.key)
@@ -183,6 +180,11 @@ class Loop:
             made = view("plain", pixels, position, self.setting.recipe, self.setting.dtype)
             sums = tree.add(sums, request.model.record(channels_last(made)))
         return sums
+
+
+def listed_or_alone(calls: Sequence[Call], answers: Sequence[list[Any]]) -> list[Any]:
+    """The answers to the parts of each call, as it asked: a list to a list, else the only one."""
+    return [some if isinstance(call.request, list) else some[0] for call, some in zip(calls, answers, strict=True)]
 
 
 def _laid_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:

@@ -19,7 +19,7 @@ from fedglean.augment import channels_last, view
 from fedglean.engines.batches import Lane, Setting
 from fedglean.engines.graph import fused
 from fedglean.engines.lanes import Trainer
-from fedglean.engines.loop import Call, Loop, Party, side_by_side
+from fedglean.engines.loop import Call, Loop, Party, listed_or_alone, side_by_side
 from fedglean.engines.signature import signature_of
 from fedglean.method import Predict, Statistics, Train, Trained
 from fedglean.models import Model
@@ -57,10 +57,7 @@ class Stack(Loop):
         for signature, places in groups.items():
             answers |= zip(places, self._group([single[place] for place in places], signature), strict=True)
         inorder = (answers[place] for place in range(len(single)))
-        replies = [[next(inorder) for _ in some] for some in parts]
-        return [
-            reply if isinstance(call.request, list) else reply[0] for call, reply in zip(calls, replies, strict=True)
-        ]
+        return listed_or_alone(calls, [[next(inorder) for _ in some] for some in parts])
 
     def _group(self, calls: Sequence[Call], signature: Any) -> list[Any]:
         request = calls[0].request
@@ -72,7 +69,7 @@ class Stack(Loop):
                 return self._predict_together(calls)
             if isinstance(request, Statistics):
                 return self._measure_together([call.request for call in calls])
-        return [self._serve(call) for call in calls]
+        return [self._answer_one(call) for call in calls]
 
     def _train_together(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """As many lanes at once as memory holds, the longest first.
@@ -120,6 +117,7 @@ class Stack(Loop):
         """One model, many parties: batches of equal size in one call, whoever they are from."""
         model, store = requests[0].model, requests[0].images.store
         empty, device = model.empty_sums(), store.device
+        # A row a party: the sums of all names side by side, as one `index_add_` wants them.
         sums = torch.zeros(
             len(requests), sum(zero.numel() for zero in empty.values()), dtype=torch.float64, device=device
         )

@@ -22,9 +22,9 @@ OFTEN = 50
 class Step:
     """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
 
-    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, made: Batch, frozen: Tree) -> None:
+    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree) -> None:
         self.lifted, self.taken = lifted, 0
-        self.structure = pytree.tree_structure((models, memory, made, frozen))
+        self.structure = pytree.tree_structure((models, memory, batch, frozen))
         self.names: tuple[str, ...] = ()
         self.run: Callable[..., Sequence[Tensor]] = self._lifted
 

@@ -26,7 +26,7 @@ from fedglean.method import Method, Upload
 from fedglean.randomness import fold_int, order
 from fedglean.run import play_round
 from fedglean.testing.compare import difference
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, Tree, row
 
 #: (labelled, unlabelled) images of the clients; the fourth client's are all of one class.
 CLIENTS = ((0, 0), (0, 1), (1, 0), (4, 6), (0, 7), (12, 0), (5, 18), (11, 29))
@@ -131,8 +131,8 @@ def play(
 def admitted(upload: Upload) -> Admitted:
     """An upload as a gate passes it on that asked for just this."""
     forms = {name: Form(part) for name, part in upload.trees.items()}
-    leaves, rows = ({name: getattr(form, part) for name, form in forms.items()} for part in ("leaves", "row"))
-    return Admitted(upload, forms, leaves, rows)
+    leaves = {name: form.leaves for name, form in forms.items()}
+    return Admitted(upload, forms, leaves, {name: row(part) for name, part in leaves.items()})
 
 
 def through_bytes(tree: Tree) -> Tree:
