@@ -1,6 +1,7 @@
 """The reference executor: requests in, answers out, and an error that says where it struck."""
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,9 +173,36 @@ def stops_inside_an_answer() -> Generator[Any, Any, None]:
     yield Predict(model(), images(3), apply=lambda models, made: next(iter(())))
 
 
+def never_asks() -> None:
+    return None
+
+
+def trains_on_what_has_no_labels() -> Generator[Any, Any, None]:
+    unlabelled = replace(images(3), label=None)
+    yield Train(model(), {"data": Stream(unlabelled)}, loss, SGD(0.1), steps=1)
+
+
+def looks_for_another_stream() -> Generator[Any, Any, None]:
+    yield Train(model(), {"other": Stream(images(3))}, loss, SGD(0.1), steps=1)
+
+
 @pytest.mark.parametrize(
     ("talk", "first_line"),
     [
+        (
+            never_asks,
+            "round 3, client 7, before its first request: TypeError: what a party runs must be a generator function, "
+            "but there is no `yield` in it",
+        ),
+        (
+            trains_on_what_has_no_labels,
+            "round 3, client 7, request 0 (Train): ValueError: these images have no labels; what a model is sure of "
+            "comes labelled from Predict(threshold=...)",
+        ),
+        (
+            looks_for_another_stream,
+            "round 3, client 7, request 0 (Train): AttributeError: no stream 'data' in this batch; there is other",
+        ),
         (fails_at_once, "round 3, client 7, before its first request: KeyError: 'rate'"),
         (fails_in_its_second_request, "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero"),
         (fails_between_requests, "round 3, client 7, after request 0 (Statistics): KeyError: 'nowhere'"),

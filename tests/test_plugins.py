@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 import fedglean
 from fedglean import cli, plugins
 from fedglean.config import SECTIONS, configure, fingerprint, resolve, to_toml
+from fedglean.engines.loop import PartyError
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.folder import RunFolder
 from fedglean.methods import METHODS
@@ -261,7 +262,8 @@ def test_a_toml_file_names_what_it_uses_from_where_it_lies(tmp_path: Path, own: 
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("x = 3\n", "adds nothing; it should have some of METHODS, MODELS"),
         ("METHODS = [3]\n", "line 1: METHODS must be a dictionary, not a list"),
-        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' is a int; it should be a function or a NetKind"),
+        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' is of type int; give the function or its NetKind"),
+        ("METHODS = {'a': 3}\n", "line 1: the method 'a' is of type int; give the class itself or its Entry"),
         ("METHODS = {'a': print}\n", "line 1: the method 'a' is no subclass of fedglean.Method"),
         ("MODELS = {'a b': print}\n", "line 1: 'a b' is no name for a model"),
         ("MODELS = {'a:K': print}\n", "line 1: 'a:K' is no name for a model"),
@@ -303,6 +305,25 @@ def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sen
     line = own.read_text().splitlines().index(next(row for row in own.read_text().splitlines() if "METHODS =" in row))
     assert f"{own}, line {line + 1}: " in (told := refused(call("run", "semifl", "--use", "own.py")))
     assert sentence in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            'return Record(model=reply.mean("model"))',
+            "return None",
+            "the method returned a NoneType; the state for the",
+        ),
+        ('return Record(model=reply.mean("model"))', 'return {"model": reply.mean("model")}', "returned a dict; the"),
+        ("to=hub.everyone", "to=hub.sample(3)", "share of the clients to draw must be from 0 to 1, not 3"),
+    ],
+)
+def test_a_round_that_goes_wrong_says_what_was_expected(own: Path, old: str, new: str, sentence: str) -> None:
+    assert OWN.count(old) == 1
+    own.write_text(OWN.replace(old, new))
+    with pytest.raises(PartyError, match=sentence):
+        fedglean.run("plain", use="own.py", **QUICK)
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

@@ -145,6 +145,30 @@ def test_metrics_come_with_the_loss_and_carry_no_graph() -> None:
     assert float(metrics["loss"]) == pytest.approx(float(loss(model, one, {})), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("mistaken", "sentence"),
+    [
+        (lambda logits, label: F.cross_entropy(logits, label, reduction="none"), r"shape \(5,\); take its .mean"),
+        (lambda logits, label: (logits.argmax(-1) == label).sum(), "the loss has no gradient"),
+        (lambda logits, label: F.cross_entropy(logits.detach(), label), "the loss has no gradient"),
+        (lambda logits, label: None, "a loss returns a tensor, .* this is a NoneType"),
+        (lambda logits, label: (F.cross_entropy(logits, label), {"sure": 0.5}), "the metric 'sure' of a loss must be"),
+    ],
+)
+@pytest.mark.parametrize("lanes", [0, 2])
+def test_what_is_no_loss_is_refused_in_a_sentence(mistaken: Any, sentence: str, lanes: int) -> None:
+    def wrong(model: Model, batch: Batch, frozen: Any) -> Any:
+        return mistaken(model(batch.data.images), batch.data.label)
+
+    model, one = MLP.initial(1, torch.float64), batch(1, MLP.shape, 4)
+    step = standard_step(wrong, SGD(0.1))
+    if lanes:
+        model, one = (tree.map(lambda leaf: torch.stack([leaf] * lanes), part) for part in (model, one))
+        step = vmap(step, in_dims=(0, None, 0, None))
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        step(model, {}, one, {})
+
+
 def test_the_cosine_falls_from_the_rate_to_nothing() -> None:
     assert cosine(0.03, 0.0) == 0.03
     assert cosine(0.03, 0.5) == pytest.approx(0.015, rel=1e-12)

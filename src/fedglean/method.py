@@ -85,7 +85,7 @@ class Batch:
 
     def __getattr__(self, name: str) -> Sample:
         if name.startswith("__") or name not in self.streams:
-            raise AttributeError(name)
+            raise AttributeError(f"no stream '{name}' in this batch; there is {', '.join(self.streams)}")
         return self.streams[name]
 
 
@@ -289,6 +289,8 @@ class Hub:
 
     def sample(self, share: float, among: Iterable[int] | None = None, name: str = "sample") -> list[int]:
         """A share of the clients, rounded up, drawn without replacement."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"the share of the clients to draw must be from 0 to 1, not {share}")
         pool = sorted(self.everyone if among is None else among)
         # 0.07 * 100 is a hair above 7 and must not become 8.
         count = min(len(pool), max(1, math.ceil(round(share * len(pool), 9))))

@@ -193,8 +193,8 @@ def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> st
     if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
         return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
     if not isinstance(row, table.row):
-        what = "class" if table.row is Entry else "function"
-        return f"the {table.word} '{name}' is a {type(row).__name__}; it should be a {what} or a {table.row.__name__}"
+        what = "class itself" if table.row is Entry else "function"
+        return f"the {table.word} '{name}' is of type {type(row).__name__}; give the {what} or its {table.row.__name__}"
     thing = getattr(row, fields(table.row)[0].name)
     if table.row is Entry:
         return _problem_of_method(name, thing)

@@ -11,12 +11,13 @@ from typing import Any
 from fedglean.aggregate import Reply
 from fedglean.config import Config
 from fedglean.engines.here import Exchange, Kept, exchange_together
-from fedglean.engines.loop import Call, Conversation, Party, side_by_side
+from fedglean.engines.loop import Call, Conversation, Party, PartyError, side_by_side
 from fedglean.errors import plain
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder, commit
 from fedglean.method import Ask, Talk
 from fedglean.result import Result
+from fedglean.tree import Record
 
 OnRound = Callable[[dict[str, Any]], None]
 OnRounds = Callable[[list[dict[str, Any]]], None]
@@ -110,6 +111,9 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
     phases = _phases(list(hubs.values()), (time.perf_counter() - began) / len(runs))
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
+        if not isinstance(state, Record):
+            told = f"round {number}, hub: the method returned a {type(state).__name__}"
+            raise PartyError(f"{told}; the state for the next round must be a Record, as `start` makes it")
         progress.state, progress.done = state, number
         progress.history.append(_line(experiment, progress, side, phases))
         lines.append(progress.history[-1])

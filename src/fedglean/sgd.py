@@ -82,12 +82,29 @@ def _step(
     def objective(weights: Tree) -> tuple[Tensor, tuple[dict[str, Tensor], Tree]]:
         live = with_parameters(models, weights)
         result = loss(live, batch, frozen)
-        value, metrics = (result, {}) if isinstance(result, Tensor) else result
+        value, metrics = result if isinstance(result, tuple) else (result, {})
+        if not torch.compiler.is_compiling():
+            _check(value, metrics)
         return value, ({"loss": value, **metrics}, live)
 
     gradient, (metrics, live) = grad(objective, has_aux=True)(parameters(models))
     weights, memory = sgd.update(parameters(models), memory, gradient, batch.rate, frozen.get("correction"))
     return _with_new_statistics(live, weights), memory, {name: value.detach() for name, value in metrics.items()}
+
+
+def _check(value: Any, metrics: Any) -> None:
+    """Refuse what is no loss: torch would take a loss without a gradient for one whose gradient is nothing."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"a loss returns a tensor, or one and a dictionary of metrics; this is a {type(value).__name__}"
+        )
+    if value.dim():
+        raise ValueError(f"a loss is one number, this one has the shape {tuple(value.shape)}; take its .mean()")
+    if not value.requires_grad:
+        raise ValueError("the loss has no gradient: argmax, comparisons, integers, detach() and item() cut it off")
+    for name, metric in metrics.items():
+        if not isinstance(metric, Tensor):
+            raise TypeError(f"the metric '{name}' of a loss must be a tensor, not a {type(metric).__name__}")
 
 
 def _with_new_statistics(live: Tree, weights: Tree) -> Tree:

@@ -1,6 +1,6 @@
 """The executor `loop`: one client after the other. The reference that every other executor must equal."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,8 @@ class Conversation:
     def go_on(self, reply: Any) -> None:
         """Hand over the answer to its request, and run it to the next one."""
         with self.blamed("after " if self.request is not None else ""):
+            if not isinstance(self.party.talk, Generator):
+                raise TypeError("what a party runs must be a generator function, but there is no `yield` in it")
             try:
                 self.request = self.party.talk.send(reply)
                 self.number += 1

@@ -67,7 +67,7 @@ class RSCFed(Method):
         model = state.model if hub.round > 1 else (yield from self.warmed_up(hub, state.model))
         found = []
         for number in range(self.subsets):
-            drawn = hub.sample(self.subset_size / len(hub.clients), name=f"subset {number}")
+            drawn = hub.sample(min(1, self.subset_size / len(hub.clients)), name=f"subset {number}")
             found.append((yield from self.consensus(hub, model, drawn)))
         mean = tree.map(lambda *models: sum(models) / self.subsets, *found)
         models = yield from with_statistics({"model": mean}, hub, "everyone")
