@@ -84,7 +84,7 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     words = ("fed-shvr-table1", "--cell", "fedavg-mnist-iid", "--scale", "0.03", "--seeds", "2", *DIGITS)
     first = call(*words)
     assert first.exit_code == 0, first.output
-    folder = tmp_path / "runs/reproduce/fed-shvr-table1-scale0.03"
+    folder = tmp_path / "runs/reproduce/fed-shvr-table1-scale0.03-data=digits"
     one, hundred = lines_of(folder / "result.json")
     assert (one["number"], one["published"]) == ("round 1", 58.5)
     assert (hundred["number"], hundred["published"]) == ("round 100, here 3", 88.0)
@@ -130,6 +130,7 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
     [
         ("hassle-tabel1", ConfigError.exit_code, "did you mean 'hassle-table1'?"),
         ("hassle-table1 --cell cifar10-11", ConfigError.exit_code, "did you mean 'cifar10-10'?"),
+        ("--render none.json", StorageError.exit_code, "cannot read none.json: No such file or directory"),
         ("hassle-table1 --scale 0", ConfigError.exit_code, "above 0 and at most 1"),
         ("semifl-fig2 --scale 1.1", ConfigError.exit_code, "above 0 and at most 1"),
         ("fed-shvr-theorem --scale 0.001", ConfigError.exit_code, "'short' runs of fewer than 4 rounds"),
@@ -150,6 +151,17 @@ def test_what_cannot_be_run_is_said_in_one_sentence(words: str, code: int, sente
     called = call(*words.split())
     assert called.exit_code == code and sentence in called.stderr, called.output
     assert len(called.stderr.strip().splitlines()) == 1 and not list(Path().iterdir())
+
+
+def test_what_comes_to_other_numbers_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A first look at few images is not in the way of the real run; another device would be no other run."""
+    for words, folder in {
+        "": "hassle-table4",
+        "--set images=5000": "hassle-table4-images=5000",
+        "--set images=5000 --set threads=1": "hassle-table4-images=5000",
+        "--scale 0.5 --set partition=classes:2": "hassle-table4-scale0.5-partition=classes-2",
+    }.items():
+        assert f"runs/reproduce/{folder}/result.json" in call("hassle-table4", *words.split()).stdout
 
 
 def test_tables_of_settings_are_counted_from_what_runs_are_given(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def ensure_seeds(
     if config.engine.executor == "auto":
         found = replace(found, engine=replace(found.engine, executor="auto"))
     if there != seeds or fingerprint(found) != fingerprint(config):
-        raise StorageError(f"{folder} holds runs of another configuration or other seeds; choose another folder")
+        raise StorageError(
+            f"{folder} holds runs of another configuration or other seeds; choose another folder with --out"
+        )
     if splits is not None:
         for place, split in zip(places, splits, strict=True):
             if split_digest(RunFolder(place).split()) != split_digest(split):

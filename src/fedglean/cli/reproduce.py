@@ -1,11 +1,14 @@
 """The command that repeats the papers: their tables, figures and theorems."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended
+from fedglean.config import FLAT
 from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table, screen
 from fedglean.reproduce import STUDIES
@@ -22,7 +25,9 @@ def reproduce(
     data_root: Annotated[Path | None, typer.Option(help="Where the data lies.", resolve_path=True)] = None,
     set: Annotated[list[str] | None, typer.Option(help="Any key for all runs: device=cuda, compile=true.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the runs go; else below runs/reproduce/.")] = None,
-    render: Annotated[Path | None, typer.Option(help="Print this result.json as Markdown, and run nothing.")] = None,
+    render: Annotated[
+        Path | None, typer.Option(help="Print this result.json of a table as Markdown, and run nothing.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Repeat a paper's table, figure or theorem, and print ours beside what was published.
@@ -46,12 +51,20 @@ def reproduce(
         return
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
-    folder = out or Path("runs", "reproduce", what if scale == 1 else f"{what}-scale{scale:g}")
+    options = tuple(map(assignment, set or []))
+    folder = out or Path("runs", "reproduce", _folder(what, scale, options))
     try:
-        study.run(Wish(folder, seeds, scale, cell, data_root, tuple(map(assignment, set or [])), quiet))
+        study.run(Wish(folder, seeds, scale, cell, data_root, options, quiet))
     except KeyboardInterrupt as error:
         raise ended("stopped; the same command goes on", INTERRUPTED) from error
     print(f"numbers: {folder / 'result.json'}")
+
+
+def _folder(what: str, scale: float, options: Sequence[tuple[str, Any]]) -> str:
+    """Runs that come to other numbers go elsewhere; how they are computed makes no difference."""
+    changed = [f"{key}={value}" for key, value in options if not FLAT.get(key, key).startswith("engine.")]
+    words = [what, *([] if scale == 1 else [f"scale{scale:g}"]), *changed]
+    return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
 
 def _cells(cells: tuple[str, ...]) -> str:

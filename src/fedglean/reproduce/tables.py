@@ -242,8 +242,10 @@ def as_markdown(path: Path) -> str:
     try:
         content = json.loads(path.read_bytes())
         table, lines = content["study"], content["lines"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} holds no result of a table ({error}); name the result.json of one") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path} holds no result of a table; name the result.json of one") from error
     text = StringIO()
     drawn = shown(table, lines, MARKDOWN)
     caption, drawn.title, drawn.caption = drawn.caption, None, None
