@@ -25,6 +25,7 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.report.costs import cost_drawing
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
+from fedglean.report.page import told as page_of
 from fedglean.report.story import did_it_help
 from fedglean.verdict import Difference, Help, answer, difference, right
 
@@ -207,6 +208,47 @@ def test_one_site_and_all_labels_see_the_same_images_in_their_own_way() -> None:
     assert (one.clients, one.labels, every.labels) == (1, "each:24", "all")
     assert images == 1437 and found.best == "fedavg"
     assert found.answer.startswith("Did the unlabelled clients help? That cannot be said")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    out = tmp_path_factory.mktemp("references") / "three"
+    small = {**SMALL, "rounds": 1, "epochs": None}
+    return compare({"fedprox": {}, "fixmatch": {"steps": 2}, "fedavg-all": {}}, 2, out=out, labels="each:6", **small)
+
+
+def test_only_what_is_trained_at_one_site_sends_nothing(references: Comparison) -> None:
+    """All labels at the clients is a reference too, and a federation."""
+    assert [each.label for each in references.plan.entries if not each.federated] == ["fixmatch"]
+    text = Console(record=True, width=200)
+    text.print(_table(references, 200))
+    cells = [[cell.strip() for cell in row.split("│")] for row in text.export_text().splitlines() if "│" in row]
+    sent = {row[1]: row[5] for row in cells}
+    assert sent["fixmatch"] == "-" and all("MB" in sent[label] for label in ("fedprox", "fedavg-all", "fedavg"))
+    groups = page_of(gather([references.folder or Path()]), Examiner())["groups"]
+    assert [group["label"] for group in groups if not group["federated"]] == ["fixmatch"]
+
+
+def test_the_pages_command_repeats_a_reference_that_was_given_anothers_split(
+    references: Comparison, tmp_path: Path
+) -> None:
+    assert references.folder is not None
+    groups = page_of(gather([references.folder]), Examiner())["groups"]
+    commands = {group["label"]: group["command"] for group in groups}
+    assert commands["fedprox"].endswith("--seeds 2") and "--split-file" not in commands["fedprox"]
+    for label in ("fixmatch", "fedavg-all"):
+        for seed, line in enumerate(commands[label].splitlines()):
+            again = tmp_path / label / str(seed)
+            assert call(*line.split()[1:], "--out", again, "--quiet").exit_code == 0
+            assert told(again) == told(references.folder / label / f"seed-{seed}")
+        assert seed == 1
+
+
+def test_shares_of_clients_that_differ_are_told() -> None:
+    options = {**SMALL, "labels": "each:6", "epochs": None}
+    notes = planned({"fedprox": {}, "fedavg": {}}, 2, options).notes
+    assert any("(fedprox 0.4, fedavg 1)" in note for note in notes)
+    assert not any("share" in note for note in planned({"fedprox": {"active": 1.0}, "fedavg": {}}, 2, options).notes)
 
 
 def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:

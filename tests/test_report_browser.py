@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 from fedglean.config import configure
-from fedglean.report.page import write_page
+from fedglean.report.examine import Examiner
+from fedglean.report.gather import gather
+from fedglean.report.page import page as html_of
+from fedglean.report.page import told, write_page
 from fedglean.report.watch import Watcher
 from fedglean.run import run
 from fedglean.seeds import run_seeds
@@ -184,6 +187,28 @@ def test_another_run_can_be_looked_at(page: Path, opened: Open) -> None:
         seen.page.select_option("#group", label="hub-only")
         assert 'method = "hub-only"' in seen.page.inner_text("#config")
         assert seen.page.evaluate("document.activeElement.id") == "group"
+
+
+def test_the_closer_look_begins_with_what_the_headline_tells_of(made: Path, opened: Open) -> None:
+    data = told(gather([made]), Examiner())
+    assert [group["label"] for group in data["groups"]] == ["hub-only", "semifl"]
+    data["groups"][0]["role"] = "method"
+    (made / "two.html").write_text(html_of(data))
+    with opened(made / "two.html") as seen:
+        assert seen.page.locator("#group").evaluate("each => each.selectedOptions[0].text") == "semifl"
+
+
+def test_what_is_trained_at_one_site_sends_nothing(made: Path, opened: Open) -> None:
+    data = told(gather([made]), Examiner())
+    data["groups"][1]["federated"] = False
+    (made / "one.html").write_text(html_of(data))
+    with opened(made / "one.html") as seen:
+        assert seen.page.inner_text("#sent").count("nothing sent") == 2 and "answered" not in seen.page.inner_text(
+            "#sent"
+        )
+        seen.page.check("#against-bytes", force=True)
+        seen.page.locator("#curves svg").hover(position={"x": 900, "y": 100})
+        assert "sends nothing" in seen.page.inner_text("#tip")
 
 
 def test_dark_is_dark_and_paper_is_not(page: Path, opened: Open) -> None:

@@ -72,6 +72,11 @@ class Entry:
         return self.config.method in ALL_LABELS or issubclass(method, Central)
 
     @property
+    def federated(self) -> bool:
+        """Whether there are clients to send anything to; a reference at one site is run as if it were a client."""
+        return not issubclass(METHODS[self.config.method].method, Central)
+
+    @property
     def labels_alone(self) -> bool:
         return self.config.method in LABELS_ALONE
 
@@ -109,18 +114,19 @@ class Comparison:
 
 
 def compare(
-    methods: Sequence[str] | Mapping[str, Mapping[str, Any]],
+    methods: str | Sequence[str] | Mapping[str, Mapping[str, Any]],
     seeds: int = 3,
     *,
     out: Path | str | None = None,
     shown: Shown = unseen,
     **options: Any,
 ) -> Comparison:
-    """`compare(["semifl", "fedavg-fixmatch-hub"], labels="hub:20", out="runs/both")`.
+    """Methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20", out="runs/both").answer`.
 
     Settings of one method, or another label for it: `{"semifl": {}, "eager": {"method": "semifl", "threshold": 0.5}}`.
     """
-    named = methods if isinstance(methods, Mapping) else {name: {} for name in methods}
+    names = [methods] if isinstance(methods, str) else methods
+    named = names if isinstance(names, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 
 
@@ -142,6 +148,10 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
         if not any(each.config.method == floor for each in entries):
             entries.append(_alone(floor, first))
             notes.append(f"{floor} is added: what the labels alone are worth")
+    shares = {each.label: each.config.settings["active"] for each in entries if "active" in each.config.settings}
+    if len(set(shares.values())) > 1:
+        each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
+        notes.append(f"the share of clients in a round is each method's own ({each_has}); METHOD:active=0.5 changes it")
     notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
     _check(entries, dataset, splits)
     return Plan(tuple(entries), numbers, tuple(notes))
@@ -349,8 +359,8 @@ def _write(comparison: Comparison, out: Path) -> None:
         "helped": [{**asdict(each), "answer": each.answer} for each in comparison.helped],
         "answer": comparison.answer,
     }
-    references = [each.label for each in comparison.plan.entries if each.reference]
-    cost_curves(comparison.results, out / "curves.png", title(comparison.plan), references)
+    apart = [each.label for each in comparison.plan.entries if not each.federated]
+    cost_curves(comparison.results, out / "curves.png", title(comparison.plan), apart)
     write_whole(out / "compare.json", json.dumps(content, indent=1).encode())
     write_page([out], out / "report.html", title(comparison.plan))
 

@@ -120,11 +120,11 @@ def _table(found: Comparison, width: int) -> Table:
     shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
     for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed")[:shown]:
         table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
-    references = [each.label for each in found.plan.entries if each.reference]
+    apart = [each.label for each in found.plan.entries if not each.federated]
     for row in found.rows:
         gap = "the best" if row.label == found.best else str(row.against_best)
         name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
-        sent = "-" if row.label in references else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
+        sent = "-" if row.label in apart else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
         cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)][:shown]
         table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
     over = next((row.against_best.over for row in found.rows if row.against_best), "")

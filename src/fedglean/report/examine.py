@@ -14,11 +14,11 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
-from fedglean.data.split_file import fitted
+from fedglean.data.split_file import fitted, split_digest
 from fedglean.engines.batches import Setting
 from fedglean.errors import DataError, FedgleanError
 from fedglean.evaluate import logits
-from fedglean.experiment import dataset_of
+from fedglean.experiment import dataset_of, divide_up
 from fedglean.report.bubbles import holder_names, holdings
 from fedglean.report.gather import Told
 
@@ -37,6 +37,13 @@ class Examiner:
     def holders(self, run: Told) -> dict[str, Any]:
         """Images by holder and class; or, as `missing`, why that cannot be told."""
         return self._once("holders", run, run.folder.path / "split.json", self._holders)
+
+    def drawn(self, run: Told) -> bool:
+        """Whether its configuration makes its split again: references of a comparison, for one, were given another."""
+        return bool(self._once("drawn", run, run.folder.path / "split.json", self._drawn).get("drawn", True))
+
+    def _drawn(self, run: Told) -> dict[str, Any]:
+        return {"drawn": split_digest(divide_up(run.config, self._dataset(run))) == split_digest(run.split)}
 
     def exam(self, run: Told) -> dict[str, Any]:
         """Confusion and examples of the final model; or, as `missing`, why there are none."""

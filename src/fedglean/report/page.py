@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.checkpoint import write_whole
-from fedglean.config import to_toml
+from fedglean.config import make_method, to_toml
 from fedglean.methods import METHODS
+from fedglean.methods.central import Central
 from fedglean.plugins import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told, gather
@@ -65,6 +66,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "method": config.method,
         "summary": METHODS[config.method].summary,
         "role": role(group),
+        "federated": not isinstance(make_method(config), Central),
         "data": config.data.name,
         "rounds": config.rounds,
         "finished": group.finished,
@@ -76,7 +78,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "holders": examiner.holders(first),
         "exam": examiner.exam(first),
         "config": to_toml(config),
-        "command": _command(group),
+        "command": _command(group, examiner),
     }
 
 
@@ -117,6 +119,10 @@ def _refused(runs: Sequence[Told]) -> list[dict[str, Any]]:
     return sorted(table, key=lambda entry: -entry["count"])
 
 
-def _command(group: Group) -> str:
+def _command(group: Group, examiner: Examiner) -> str:
+    """What repeats the runs; one by one, from the splits that they were given, where they did not draw their own."""
     seeds = ["--seeds", str(len(group.runs))] if len(group.runs) > 1 else []
-    return shlex.join(["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds])
+    if examiner.drawn(group.runs[0]):
+        return shlex.join(["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds])
+    files = [[str(run.folder.path / name) for name in ("config.toml", "split.json")] for run in group.runs]
+    return "\n".join(shlex.join(["fedglean", "run", "--config", here, "--split-file", split]) for here, split in files)

@@ -56,7 +56,8 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     tested = [group for group in asked if any(run.tested for run in group.runs)]
     if not tested:
         config = asked[0].config
-        return {"sentence": f"{asked[0].label} on {config.data.name}: no round is tested yet", "detail": ""}
+        sentence = f"{asked[0].label} on {config.data.name}: no round is tested yet"
+        return {"label": asked[0].label, "sentence": sentence, "detail": ""}
     group = max(tested, key=lambda group: last(group.runs, _result(group)).mean)
     name, config = _result(group), group.config
     end, top = last(group.runs, name), best(group.runs, name)
@@ -65,6 +66,7 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     among = " best of its kind here," if len(asked) > 1 else ""
     when = f"after the last of {config.rounds} rounds" if group.finished else f"after round {done} of {config.rounds}"
     return {
+        "label": group.label,
         "sentence": f"{group.label} {verb} {percent(end.mean)} on {config.data.name}",
         "detail": f"Test accuracy {when}:{among} {_spread(end)}. {_best(top)}",
     }

@@ -14,7 +14,9 @@ const tight = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
 const note = (...words) => make("p", { class: "note" }, ...words);
 const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
 const averaged = (group, pick) => mean(group.runs.map(pick));
-const sentBy = (group) => averaged(group, (run) => sum(run.bytes_down) + sum(run.bytes_up));
+/* What is trained at one site is run as if that were a client, but nothing is sent. */
+const bytesOf = (group, run, way) => (group.federated ? run[way] : run[way].map(() => 0));
+const sentBy = (group) => averaged(group, (run) => sum(bytesOf(group, run, "bytes_down")) + sum(bytesOf(group, run, "bytes_up")));
 
 function table(headings, rows) {
   const head = make("tr", {}, headings.map(([words, kind]) => make("th", { scope: "col", class: kind }, words)));
@@ -46,9 +48,10 @@ function style(group) {
 /* A line's points: the rounds for which every seed has the value. */
 function track(group, value) {
   const seeds = group.runs.map((run) => {
+    const [down, up] = ["bytes_down", "bytes_up"].map((way) => bytesOf(group, run, way));
     let bytes = 0, seconds = 0;
     return new Map(run.round.map((number, place) => {
-      bytes += run.bytes_down[place] + run.bytes_up[place];
+      bytes += down[place] + up[place];
       seconds += run.seconds[place];
       const final = run.final[place], round = number + (final ? 1 : 0);
       return [round, { round, final, bytes, seconds, value: value(run, place) ?? null }];
@@ -131,7 +134,7 @@ function ends() {
     [group.predictors.length > 1 ? `${group.label} ${name}` : group.label,
       place ? null : make("span", { class: "note wide" }, group.summary)],
     String(group.runs.length), spread(group.last[name]), spread(group.best[name]),
-    ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), size(sentBy(group))]),
+    ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), sentBy(group) ? size(sentBy(group)) : "nothing"]),
   ]));
   const headings = [["", null], ["seeds", "wide"], ["last round", null], ["best round", null], ["time a seed", "wide"],
     ["sent a seed", "wide"]];
@@ -166,8 +169,8 @@ function costs() {
   const ways = [["to the clients", "var(--c0)", "bytes_down"], ["from the clients", "var(--c1)", "bytes_up"]];
   const sent = data.groups.map((group) => {
     const total = sentBy(group), rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
-    const within = averaged(group, (run) => sum(ways.map(([, , way]) => sum(run[way].filter((_, at) => !run.final[at])))));
-    const parts = ways.map(([name, colour, way]) => ({ name, colour, value: averaged(group, (run) => sum(run[way])) }));
+    const within = averaged(group, (run) => sum(ways.map(([, , way]) => sum(bytesOf(group, run, way).filter((_, at) => !run.final[at])))));
+    const parts = ways.map(([name, colour, way]) => ({ name, colour, value: averaged(group, (run) => sum(bytesOf(group, run, way))) }));
     const words = total ? `${size(total)}, ${size(within / rounds)} a round` : "nothing sent";
     return { label: group.label, parts, words };
   });
@@ -195,13 +198,13 @@ function costs() {
 function attendance(group) {
   const rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
   const [answered, silent] = ["answered", "abstained"].map((what) => averaged(group, (run) => sum(run[what])) / rounds);
-  if (!answered && !silent) return "";
+  if (!group.federated || (!answered && !silent)) return "";
   return `${group.label}: ${answered.toFixed(1)} clients answered a round`
     + `${silent >= 0.05 ? `, ${silent.toFixed(1)} had nothing to say` : ""}. `;
 }
 
 function closer() {
-  if (!data.groups[state.group]) state.group = Math.max(0, data.groups.findIndex((group) => group.role === "method"));
+  if (!data.groups[state.group]) state.group = data.groups.findIndex((group) => group.label === data.headline.label);
   const group = data.groups[state.group], seed = group.runs.length > 1 ? `, seed ${group.runs[0].seed},` : "";
   const chosen = (place) => (place === state.group ? "" : null);
   const option = (each, place) => make("option", { value: place, selected: chosen(place) }, each.label);
