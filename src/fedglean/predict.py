@@ -28,22 +28,24 @@ class Prediction:
 
 
 def predict(
-    folder: Path, images: Sequence[Path], tell: Callable[[str], None] = lambda sentence: None
+    folder: Path | str, images: Sequence[Path | str] | Path | str, tell: Callable[[str], None] = lambda sentence: None
 ) -> list[Prediction]:
-    """Images are turned grey or coloured and scaled as the model wants them; the run's first predictor judges.
+    """Label image files: `predict("runs/first", ["some.png"])[0].label`; the run's first predictor judges.
 
+    Images are turned grey or coloured and scaled as the model wants them.
     `tell` hears of every image that was scaled: on such the model was not trained.
     """
-    predictors, notes = RunFolder(folder).predictors()
+    paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
+    predictors, notes = RunFolder(Path(folder)).predictors()
     predictor = next(iter(predictors.values()))
     model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
     shape = model.architecture.shape
-    if not images:
+    if not paths:
         return []
-    stacked = torch.stack([_read(path, shape, tell) for path in images])
+    stacked = torch.stack([_read(path, shape, tell) for path in paths])
     recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
     dtype = next(iter(model.parameters.values())).dtype
-    return _judge(predictor, stacked, images, notes["classes"], Setting(recipe, dtype))
+    return _judge(predictor, stacked, paths, notes["classes"], Setting(recipe, dtype))
 
 
 def _judge(

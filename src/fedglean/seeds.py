@@ -143,6 +143,8 @@ def _check_free(folder: Path) -> None:
 
 
 def _group(folder: Path) -> tuple[list[int], int]:
+    if not is_group(folder):
+        raise StorageError(f"{folder} holds no runs of several seeds")
     try:
         seeds = [int(seed) for seed in json.loads((folder / "seeds.json").read_bytes())["seeds"]]
         marker = folder / "done.json"
