@@ -201,7 +201,7 @@ def looks_for_another_stream() -> Generator[Any, Any, None]:
         ),
         (
             looks_for_another_stream,
-            "round 3, client 7, request 0 (Train): AttributeError: no stream 'data' in this batch; there is other",
+            "round 3, client 7, request 0 (Train): AttributeError: no stream 'data' in this batch, which has other",
         ),
         (fails_at_once, "round 3, client 7, before its first request: KeyError: 'rate'"),
         (fails_in_its_second_request, "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero"),

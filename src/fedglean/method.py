@@ -84,8 +84,10 @@ class Batch:
     key: Tensor
 
     def __getattr__(self, name: str) -> Sample:
-        if name.startswith("__") or name not in self.streams:
-            raise AttributeError(f"no stream '{name}' in this batch; there is {', '.join(self.streams)}")
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self.streams:
+            raise AttributeError(f"no stream '{name}' in this batch, which has {', '.join(self.streams)}")
         return self.streams[name]
 
 
