@@ -151,6 +151,7 @@ def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Pat
         ({"semifl": {}, "fed-shvr": {}}, {}, "fed-shvr cannot be compared here: Fed-SHVR needs clients with labels"),
         ({"semifl": {}, "fed-shvr": {}}, {}, r"able to: semifl, .*hub-only"),
         ({"semifl": {}, "semfl": {}}, {}, "did you mean 'semifl'"),
+        ({"semifl": {}, "hub-only": {}}, {"active": 0.5}, "hub-only has no setting 'active'; .* semifl:active=0.5"),
         ({"semifl": {}, "again": {"method": "semifl", "threshold": 0.9}}, {}, "'semifl' and 'again' are the same run"),
         ({"semifl": {"labels": "hub:30"}}, {}, "all share one split a seed"),
         ({"semifl": {"seed": 4}}, {}, "all share one split a seed"),

@@ -136,7 +136,11 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
         raise ConfigError(f"the number of seeds must be at least 1, not {seeds}")
     if not named:
         raise ConfigError(f"no method was named; choose some of {', '.join(METHODS)}")
-    entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
+    try:
+        entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
+    except ConfigError:
+        _refuse_settings_of_some(named, options)
+        raise
     lead = next((each for each in entries if not each.reference), entries[0]).label
     # What it asks for in its own name, it does not ask of the others.
     first = _configured(lead, {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}, options)
@@ -206,6 +210,19 @@ def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) 
     if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
         raise ConfigError(f"'{label}' asks for data of its own, but all share one split a seed; say it for all of them")
     return config
+
+
+def _refuse_settings_of_some(named: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+    """A setting that is meant for all of them must be one of each."""
+    methods = {label: own.get("method", label) for label, own in named.items()}
+    settings = {label: resolve(name).settings for label, name in methods.items() if name in METHODS}
+    for key, value in options.items():
+        having = [label for label, own in settings.items() if key in own]
+        lacking = [label for label in settings if label not in having]
+        if having and lacking:
+            raise ConfigError(
+                f"{lacking[0]} has no setting '{key}'; give it to others alone: {having[0]}:{key}={value}"
+            )
 
 
 def _shared(entries: Sequence[Entry]) -> Config:
