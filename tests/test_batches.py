@@ -1,6 +1,7 @@
 """Which image comes at which step, in which view: full batches, every image once an epoch, whatever the cut."""
 
 from collections import Counter
+from copy import copy
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from fedglean.augment import Recipe, view
 from fedglean.data.images import Images
 from fedglean.engines.batches import Deck, Lane, Setting, at, batches
-from fedglean.method import Batch, Stream, Train
+from fedglean.method import Batch, Sample, Stream, Train
 from fedglean.randomness import bits, fold_int
 from fedglean.sgd import SGD
 from fedglean.tree import named
@@ -195,3 +196,11 @@ def test_lanes_dealt_together_get_what_each_of_them_gets_alone(
             own = alone[min(number, lane.length - 1)]  # a lane that is done repeats its last step
             pairs = zip(tree_leaves(at(several, row, place)), tree_leaves(own), strict=True)
             assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_batch_can_be_copied_and_names_its_streams_when_asked_for_another() -> None:
+    zero = torch.zeros(())
+    batch = copy(Batch({"images": Sample((zero,), zero)}, zero, zero, zero, zero))
+    assert batch.images.images is zero
+    with pytest.raises(AttributeError, match="no stream 'labels' in this batch, which has images"):
+        _ = batch.labels
