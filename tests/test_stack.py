@@ -106,11 +106,11 @@ def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(monkeypatc
         return (yield Statistics(MODEL, some(0, count), batch=4))
 
     def everyone() -> list[Party]:
-        return [Party(f"client {count}", measured(count), count) for count in (59, 10, 3, 2)]
+        return [Party(f"client {count}", measured(count), count) for count in (59, 14, 3, 2)]
 
     monkeypatch.setattr(stacks, "fused", fused)
     got = Stack(replace(SETTING, compile=True)).run(everyone())
-    assert compiled == [(stacks.ROWS, 4)]  # of sixteen batches of 4; not of the seventeenth, of 3 or 2
+    assert compiled == [(stacks.ROWS, 4)] * 2  # seventeen batches of 4, the last filled up; not the few of 3 or 2
     for one, other in zip(Loop(SETTING).run(everyone()), got, strict=True):
         assert difference(one, other, 1e-10) is None
 

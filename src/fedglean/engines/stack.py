@@ -26,7 +26,8 @@ from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
-#: So many batches of statistics at once are worth a compiled pass; clients may differ in the size of their last batch.
+#: Batches of statistics at once where the pass over them is compiled: for sizes that so many share, as clients may
+#: differ in the size of their last batch.
 ROWS = 16
 #: Images in one forward pass at most: a GPU is full with them, and more only take memory.
 FORWARD = 8192
@@ -121,10 +122,11 @@ class Stack(Loop):
         sums = torch.zeros(
             len(requests), sum(zero.numel() for zero in empty.values()), dtype=torch.float64, device=device
         )
-        for size, row in self._rows_of_equal_size(requests):
+        for size, row, compiled in self._rows_of_equal_size(requests):
             index = torch.cat([part for _, part in row])
             made = view("plain", store[index], index, self.setting.recipe, self.setting.dtype)
-            found = self._record(model, made.reshape(len(row), size, *made.shape[1:]))
+            record = self._compiled_record if compiled else _recorded
+            found = record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row]).to(device, non_blocking=True)
             sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
         columns = torch.split(sums, [zero.numel() for zero in empty.values()], dim=1)
@@ -133,25 +135,29 @@ class Stack(Loop):
         ]
         return [dict(zip(empty, own, strict=True)) for own in zip(*shaped, strict=True)]
 
-    def _rows_of_equal_size(self, requests: Sequence[Statistics]) -> Iterator[tuple[int, list[tuple[int, Tensor]]]]:
-        """(size, [(party, where in the store its images are)]), as many batches at once as memory likes."""
+    def _rows_of_equal_size(
+        self, requests: Sequence[Statistics]
+    ) -> Iterator[tuple[int, list[tuple[int, Tensor]], bool]]:
+        """(size, [(party, where in the store its images are)], compiled), as many batches at once as memory likes."""
         by_size: dict[int, list[tuple[int, Tensor]]] = {}
         for place, request in enumerate(requests):
             for part in _cut(request.images.index, request.batch):
                 by_size.setdefault(len(part), []).append((place, part))
         by_size.pop(1, None)  # one image has no variance
         for size, some in by_size.items():
-            stride = ROWS if self.setting.compile else max(1, min(FORWARD, self.setting.images_at_once) // size)
+            compiled = self.setting.compile and len(some) >= ROWS
+            stride = ROWS if compiled else max(1, min(FORWARD, self.setting.images_at_once) // size)
             for begin in range(0, len(some), stride):
-                yield size, some[begin : begin + stride]
+                yield size, some[begin : begin + stride], compiled
 
     @cached_property
-    def _compiled_record(self) -> Callable[..., dict[str, Tensor]]:
+    def _compiled_pass(self) -> Callable[..., dict[str, Tensor]]:
         return fused(_recorded, self.setting.half)
 
-    def _record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
-        compiled = self.setting.compile and len(rows) == ROWS
-        return self._compiled_record(model, rows) if compiled else _recorded(model, rows)
+    def _compiled_record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
+        # Filled up to one number of rows: another would have to be compiled.
+        filled = torch.cat([rows, rows[:1].expand(ROWS - len(rows), *rows.shape[1:])])
+        return {name: part[: len(rows)] for name, part in self._compiled_pass(model, filled).items()}
 
 
 def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
