@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from scipy.stats import ttest_1samp
 
+from fedglean.compare import compare
 from fedglean.config import configure, read_toml, resolve
 from fedglean.data.sources import load
 from fedglean.engines.here import Kept
@@ -79,6 +80,21 @@ def test_whether_unlabelled_clients_helped_is_a_paired_comparison_of_seeds(made:
     assert answer["gain"]["mean"] == pytest.approx(np.mean(differences))
     assert (answer["gain"]["low"], answer["gain"]["high"]) == pytest.approx((interval.low, interval.high))
     assert "2 seeds" in answer["sentence"] and (answer["label"], answer["floor"]) == ("semifl", "hub-only")
+
+
+def test_each_is_told_its_gap_to_the_best_as_the_comparison_tells_it(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"seeds": 2, "model": "mlp", "clients": 6, "rounds": 3, "labels": "hub:50", "device": "cpu"}
+    found = compare(["semifl", "hub-only", "hub-all"], executor="loop", out=tmp_path / "c", **small)
+    against = told(gather([tmp_path / "c"]), Examiner())["against"]
+    assert against.keys() == {row.label for row in found.rows} and against[found.best] is None
+    for row in found.rows:
+        assert against[row.label] == (row.against_best and asdict(row.against_best))
+
+
+def test_the_best_is_nobodys_match_alone_or_on_other_tasks(made: Made, tmp_path: Path) -> None:
+    assert told(gather([made.all / "semifl"]), Examiner())["against"] == {}
+    run(config("hub-only", labels="hub:60"), tmp_path / "other")
+    assert told(gather([made.all / "semifl", tmp_path / "other"]), Examiner())["against"] == {}
 
 
 @pytest.mark.parametrize(

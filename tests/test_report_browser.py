@@ -117,6 +117,7 @@ def test_it_draws_everything_and_asks_for_nothing_but_the_file(page: Path, opene
         assert pictures.evaluate_all("pictures => pictures.every(each => each.complete && each.naturalWidth === 8)")
         assert "Did the unlabelled clients help?" in seen.page.inner_text(".answer")
         assert 'method = "semifl"' in seen.page.inner_text("#config")
+        assert "the best" in seen.page.inner_text("section:has(#ends) tbody")
 
 
 def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Path, opened: Open) -> None:

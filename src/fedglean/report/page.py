@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedglean.methods.central import Central
 from fedglean.plugins import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told, gather
-from fedglean.report.story import Scores, best, did_it_help, headline, last, role
+from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 
@@ -52,6 +53,7 @@ def told(groups: Sequence[Group], examiner: Examiner, title: str | None = None, 
         "title": title or story["sentence"],
         "headline": story,
         "help": did_it_help(groups, examiner),
+        "against": {label: gap and asdict(gap) for label, gap in against_the_best(groups, examiner).items()},
         "groups": [_group(group, examiner) for group in groups],
         "live": live,
     }

@@ -11,7 +11,7 @@ from fedglean.methods.central import Central
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, floors, heard, over_images, over_seeds
+from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Difference, Help, floors, heard, over_images, over_seeds
 
 
 @dataclass(frozen=True)
@@ -112,28 +112,43 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
     if not fitting:
         return None
     floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
-    gaps = [_end(mine) - _end(its) for mine, its in pairs]
-    gain = over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
-    help = Help(group.label, floor, gain, any(heard(mine.history) for mine, _ in pairs))
+    help = Help(group.label, floor, _difference(pairs, examiner), any(heard(mine.history) for mine, _ in pairs))
     sentence = _sentence(help)
-    if len(gaps) == 1:
+    if len(pairs) == 1:
         sentence += " Repeat both with --seeds 5."
     if not group.finished:
         sentence += " The run is not finished: so far only."
     return asdict(help) | {"verdict": help.answer.capitalize(), "sentence": sentence}
 
 
-def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
-    """Tested runs of one seed on one task, the floor's to its end."""
-    others = {run.config.seed: run for run in floor.runs if run.tested and run.finished}
+def against_the_best(groups: Sequence[Group], examiner: Examiner) -> dict[str, Difference | None]:
+    """By label, the gap to the best one that is no reference, whose own is None; those that cannot be paired lack."""
+    ended = [group for group in groups if group.finished and all(run.tested for run in group.runs)]
+    judged = [group for group in ended if role(group) != "reference"]
+    if len(ended) < 2 or not judged:
+        return {}
+    top = max(judged, key=lambda group: last(group.runs, _result(group)).mean)
+    others = {group.label: pairs for group in ended if group is not top and (pairs := _pairs(group, top))}
+    gaps: dict[str, Difference | None] = {label: _difference(pairs, examiner) for label, pairs in others.items()}
+    return {top.label: None, **gaps} if gaps else {}
+
+
+def _difference(pairs: Sequence[tuple[Told, Told]], examiner: Examiner) -> Difference:
+    gaps = [_end(mine) - _end(its) for mine, its in pairs]
+    return over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
+
+
+def _pairs(group: Group, other: Group) -> list[tuple[Told, Told]]:
+    """Tested runs of one seed on one task, the other's to its end. What a reference had more is no other task."""
+    others = {run.config.seed: run for run in other.runs if run.tested and run.finished}
     found = [(run, others[run.config.seed]) for run in group.runs if run.tested and run.config.seed in others]
-    return [pair for pair in found if _same_task(*pair)]
+    return [pair for pair in found if _same_task(*pair, labels=role(group) != "reference")]
 
 
-def _same_task(a: Told, b: Told) -> bool:
+def _same_task(a: Told, b: Told, labels: bool = True) -> bool:
     """The same net, data, labelled images and rounds; which are unlabelled makes no difference to labels alone."""
     alike = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
-    return alike[0] == alike[1] and _labels(a) == _labels(b)
+    return alike[0] == alike[1] and (not labels or _labels(a) == _labels(b))
 
 
 def _labels(run: Told) -> tuple[list[int], list[list[int]]]:

@@ -130,19 +130,28 @@ function ends() {
   });
   const around = ({ values, deviation }) => make("span", { class: "note" }, `± ${points(deviation)} (${range(values)})`);
   const spread = (scores) => [percent(scores.mean), scores.values.length > 1 ? around(scores) : null];
+  const paired = Object.keys(data.against).length > 0, signed = (share) => (share < 0 ? "−" : "+") + points(Math.abs(share));
+  const interval = ({ low, high }) => make("span", { class: "note" }, `${signed(low)} to ${signed(high)}`);
+  const gap = ({ label }) => {
+    const found = data.against[label];
+    return found ? [signed(found.mean), interval(found)] : found === null ? "the best" : "–";
+  };
   const lines = groups.flatMap((group) => group.predictors.map((name, place) => [
     [group.predictors.length > 1 ? `${group.label} ${name}` : group.label,
       place ? null : make("span", { class: "note wide" }, group.summary)],
-    String(group.runs.length), spread(group.last[name]), spread(group.best[name]),
+    String(group.runs.length), spread(group.last[name]), spread(group.best[name]), ...(paired ? [place ? "" : gap(group)] : []),
     ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), sentBy(group) ? size(sentBy(group)) : "nothing"]),
   ]));
-  const headings = [["", null], ["seeds", "wide"], ["last round", null], ["best round", null], ["time a seed", "wide"],
-    ["sent a seed", "wide"]];
+  const headings = [["", null], ["seeds", "wide"], ["last round", null], ["best round", null],
+    ...(paired ? [["against the best", "wide"]] : []), ["time a seed", "wide"], ["sent a seed", "wide"]];
   const caption = "Filled: a seed after its last round; hollow: in its best round, which is chosen on the test set; "
     + "bar: mean of the last rounds.";
   const many = groups.length > 1 || groups[0].runs.length > 1;
   const seeds = many ? chart((width) => seedChart(width, rows), caption, { id: "ends" }) : null;
-  return section("Where it ended", seeds, table(headings, lines));
+  const over = Object.values(data.against).find(Boolean)?.over;
+  const words = `Against the best: points after the last round, paired by seed; 95 % intervals over ${over}.`;
+  const how = over ? make("p", { class: "note wide" }, words) : null;
+  return section("Where it ended", seeds, table(headings, lines), how);
 }
 
 function pseudo() {
