@@ -120,6 +120,7 @@ def test_the_verdict_needs_an_interval_on_one_side_of_zero(
 
 def test_one_seed_is_judged_by_its_test_images_and_not_before_its_models_are_there(made: Made, tmp_path: Path) -> None:
     assert over_seeds([0.3]) is None
+    assert over_seeds([0.3, 0.1 + 0.2]) is None  # equal, and by chance: no certainty
     (answer,) = told(gather([made.all / "semifl/seed-0", made.all / "hub-only"]), Examiner())["help"]["answers"]
     pair, digits = [each.results[:1] for each in (made.semifl, made.alone)], load("digits")
     assert answer["gain"] == asdict(difference(*pair, digits)) and "--seeds" in answer["sentence"]

@@ -1,12 +1,13 @@
 """What a comparison says: who is best, by how much with what certainty, and whether unlabelled clients helped.
 
-Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds. A single seed
-leaves only the test images to count: that interval says how sure one is of two models, not of the methods.
+Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds. A single seed, or
+several that differ by the same few images, leave only the test images to count: that interval says how sure one is of
+two models, not of the methods.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isclose, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -145,8 +146,8 @@ def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) 
 
 
 def over_seeds(gaps: Sequence[float]) -> Difference | None:
-    """Their mean with Student's interval; None of a single one, which says nothing about others."""
-    if len(gaps) < 2:
+    """Their mean with Student's interval; None of a single one or equal ones, which say nothing about others."""
+    if len(gaps) < 2 or isclose(min(gaps), max(gaps), abs_tol=1e-9):
         return None
     reach = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / sqrt(len(gaps))
     mean = fmean(gaps)
