@@ -340,6 +340,18 @@ def test_the_configuration_on_the_page_and_its_command_repeat_the_run(made: Made
         assert [line["accuracy"] for line in again] == [line["accuracy"] for line in before]
 
 
+@pytest.mark.parametrize(("device", "exact"), [("cpu", True), ("auto", False)])
+def test_it_promises_the_same_bits_only_where_kernels_repeat_them(
+    made: Made, tmp_path: Path, device: str, exact: bool
+) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    file = tmp_path / "run/config.toml"
+    text = file.read_text().replace("deterministic = true", "deterministic = false")
+    file.write_text(text.replace('device = "cpu"', f'device = "{device}"'))
+    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    assert group["exact"] == exact
+
+
 def test_the_command_writes_the_page_into_the_first_folder(made: Made, tmp_path: Path) -> None:
     shutil.copytree(made.all / "hub-only", tmp_path / "run")
     result = call("report", tmp_path / "run")

@@ -81,6 +81,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "exam": examiner.exam(first),
         "config": to_toml(config),
         "command": _command(group, examiner),
+        "exact": config.engine.deterministic or config.engine.device == "cpu",
     }
 
 

@@ -275,7 +275,9 @@ function refused(group) {
 function again(group) {
   const copy = { type: "button", class: "screen", onclick: () => navigator.clipboard?.writeText(group.command) };
   return section("Do it again",
-    note("This command repeats it; the configuration below is what it reads. The same machine gives the same bits."),
+    note("This command repeats it; the configuration below is what it reads. ", group.exact
+      ? "The same machine gives the same bits."
+      : "With deterministic = false a GPU does not repeat its last bits: it will go its own way, as another seed would."),
     make("pre", { id: "command" }, group.command), make("button", copy, "Copy the command"),
     make("details", { open: "" }, make("summary", {}, "config.toml"), make("pre", { id: "config" }, group.config)));
 }
