@@ -143,6 +143,8 @@ def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Pat
     assert found.best == "hub-only" and [row.label for row in found.rows] == ["hub-only"]
     again = call("resume", tmp_path / "one", "--quiet")
     assert again.exit_code == RoundError.exit_code and "deaf did not come to an end" in again.output
+    groups = {group["label"]: group["failed"] for group in page_of(gather([tmp_path / "one"]), Examiner())["groups"]}
+    assert groups == {"deaf": found.failed["deaf"], "hub-only": None}
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,29 @@ def test_what_cannot_be_compared_is_refused_before_any_work(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         planned(named, 2, options)
+
+
+def test_a_name_given_twice_is_refused_from_python_too() -> None:
+    with pytest.raises(ConfigError, match="'semifl' is named twice"):
+        compare(["semifl", "fl2", "semifl"], 1, labels="hub:20", **SMALL)
+
+
+def test_another_net_or_other_rounds_are_no_answer_to_whether_clients_helped(tmp_path: Path) -> None:
+    named = {"semifl": {}, "long": {"method": "semifl", "rounds": 3}, "net": {"method": "semifl", "model": "cnn"}}
+    found = compare(named | {"hub-only": {}}, 2, out=tmp_path / "c", labels="hub:20", **SMALL)
+    assert [each.label for each in found.helped] == ["semifl"]
+    page = page_of(gather([tmp_path / "c"]), Examiner())
+    assert [each["label"] for each in page["help"]["answers"]] == ["semifl"]
+    assert page["against"] == {row.label: row.against_best and asdict(row.against_best) for row in found.rows}
+    assert "2 to 3 rounds" in call("resume", tmp_path / "c", "--quiet").output
+
+
+def test_an_answer_tells_floors_and_intervals_apart_where_they_differ() -> None:
+    gains = [Difference(0.1, 0.05, 0.15, over) for over in ("3 seeds", "images")]
+    one, two = (Help(label, "hub-only", gain) for label, gain in zip("ab", gains, strict=True))
+    assert answer([one, two], True).endswith("in points over hub-only with 95 % intervals over 3 seeds, or images.")
+    apart = answer([one, replace(two, floor="fedavg")], True)
+    assert "+10.0 (+5.0 to +15.0) over hub-only;" in apart and "over fedavg, in points with" in apart
 
 
 def test_the_first_method_decides_what_the_user_left_open_and_the_plan_says_so() -> None:

@@ -222,6 +222,20 @@ def test_a_run_does_not_go_on_with_an_edited_file(own: Path) -> None:
     assert call("resume", "here").exit_code == 0
 
 
+def test_a_finished_run_with_a_net_of_the_package_is_read_whatever_became_of_its_file(own: Path) -> None:
+    for out, model in (("here", {"model": "mlp"}), ("own net", {})):
+        fedglean.run("plain", use="own.py", out=out, **QUICK | model)
+    small: dict[str, Any] = {"labels": "each:60", "partition": "iid", "clients": 4, "rounds": 1, "model": "mlp"}
+    fedglean.compare(["fedavg", "plain"], 1, use="own.py", out="both", data="digits", executor="loop", **small)
+    edited(own)
+    Image.new("L", (8, 8)).save("black.png")
+    assert call("predict", "here", "black.png").exit_code == 0
+    shown = call("report", "here", "own net", "--out", "page.html")
+    assert shown.exit_code == 0 and "was changed after the run began" in Path("page.html").read_text()
+    resumed = refused(call("resume", "both", "--quiet"), StorageError.exit_code)
+    assert "plain/seed-0/config.toml" in resumed, "FedAvg, before it, owes the file nothing and still stands"
+
+
 def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(own: Path) -> None:
     whole = fedglean.run("plain", use="own.py", **QUICK)
     other = fedglean.run("plain", use="own.py", out="here", on_round=lambda line: edited(own), **QUICK)

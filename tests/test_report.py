@@ -91,10 +91,20 @@ def test_each_is_told_its_gap_to_the_best_as_the_comparison_tells_it(tmp_path: P
         assert against[row.label] == (row.against_best and asdict(row.against_best))
 
 
-def test_the_best_is_nobodys_match_alone_or_on_other_tasks(made: Made, tmp_path: Path) -> None:
-    assert told(gather([made.all / "semifl"]), Examiner())["against"] == {}
-    run(config("hub-only", labels="hub:60"), tmp_path / "other")
-    assert told(gather([made.all / "semifl", tmp_path / "other"]), Examiner())["against"] == {}
+def test_the_best_is_the_best_of_each_task_and_nobodys_match_alone(made: Made, tmp_path: Path) -> None:
+    def against(*folders: Path) -> dict[str, Any]:
+        found: dict[str, Any] = told(gather(folders), Examiner())["against"]
+        return found
+
+    others = [tmp_path / "fewer seeds", tmp_path / "better labels"]
+    run(config("hub-only"), others[0])
+    run(config("hub-only", labels="hub:900"), others[1])
+    pair = against(made.all)
+    assert sorted(pair) == ["hub-only", "semifl"] and list(pair.values()).count(None) == 1
+    assert against(made.all / "semifl", *others) == {}
+    assert len(gather([made.all / "semifl", made.all / "hub-only" / ".." / "semifl"])) == 1, "named twice"
+    with_others = against(made.all, *others)
+    assert sorted(filter(None, with_others.values()), key=str) == sorted(filter(None, pair.values()), key=str)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
-from fedglean import cli
+from fedglean import cli, resume
+from fedglean.cli.reproduce import _folder
 from fedglean.config import configure
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.presets import PRESETS
 from fedglean.reproduce import STUDIES
-from fedglean.reproduce.study import made_by
-from fedglean.reproduce.tables import TABLES, _as_printed, as_markdown, cells_of
+from fedglean.reproduce.study import Wish, made_by
+from fedglean.reproduce.tables import TABLES, _as_printed, as_markdown, cells_of, compared
 from fedglean.result import Result
 
 DIGITS = ("--set", "data=digits", "--set", "device=cpu", "--set", "executor=loop", "--quiet")
@@ -84,12 +85,15 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     words = ("fed-shvr-table1", "--cell", "fedavg-mnist-iid", "--scale", "0.03", "--seeds", "2", *DIGITS)
     first = call(*words)
     assert first.exit_code == 0, first.output
-    folder = tmp_path / "runs/reproduce/fed-shvr-table1-scale0.03-data=digits"
+    folder = tmp_path / "runs/reproduce/fed-shvr-table1-scale0.03-seeds2-data=digits-device=cpu-executor=loop"
     one, hundred = lines_of(folder / "result.json")
     assert (one["number"], one["published"]) == ("round 1", 58.5)
     assert (hundred["number"], hundred["published"]) == ("round 100, here 3", 88.0)
-    assert hundred["difference"] == pytest.approx(hundred["ours"] - 88.0)
-    assert hundred["far"] == (abs(hundred["difference"]) > 2)
+    assert hundred["difference"] is None and not hundred["far"], "digits are not the paper's images"
+    results = [resume(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))]
+    mnist = compared("fedavg-mnist-iid", "fed-shvr/fedavg-mnist-iid", results, Wish(tmp_path))[1]
+    assert mnist["difference"] == pytest.approx(hundred["ours"] - 88.0)
+    assert mnist["far"] == (abs(mnist["difference"]) > 2)
     assert (hundred["rounds"], hundred["rounds_published"], hundred["scale"]) == (3, 100, 0.03)
     assert hundred["ours"] == pytest.approx(hundred["last"]["mean"]) and one["ours"] < hundred["best"]["mean"]
     assert {"command", "machine", "commit", "seconds"} <= set(one) and one["options"]["data"] == "digits"
@@ -153,19 +157,27 @@ def test_what_cannot_be_run_is_said_in_one_sentence(words: str, code: int, sente
     assert len(called.stderr.strip().splitlines()) == 1 and not list(Path().iterdir())
 
 
-def test_what_comes_to_other_numbers_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    """A first look at few images is not in the way of the real run; another device would be no other run."""
-    for words, folder in {
-        "": "hassle-table4",
-        "--set images=5000": "hassle-table4-images=5000",
-        "--set images=5000 --set threads=1": "hassle-table4-images=5000",
-        "--scale 0.5 --set partition=classes:2": "hassle-table4-scale0.5-partition=classes-2",
-    }.items():
-        assert f"runs/reproduce/{folder}/result.json" in call("hassle-table4", *words.split()).stdout
+@pytest.mark.parametrize(
+    ("seeds", "scale", "options", "folder"),
+    [
+        (1, 1.0, [], "t"),
+        (3, 1.0, [("images", 5000)], "t-seeds3-images=5000"),
+        (1, 0.5, [("partition", "classes:2"), ("dtype", "float64")], "t-scale0.5-partition=classes-2-dtype=float64"),
+        (1, 1.0, [("checkpoint_every", 9), ("placement", "workers"), ("engine.workers", 2)], "t"),
+    ],
+)
+def test_what_cannot_go_on_from_another_has_a_folder_of_its_own(
+    seeds: int, scale: float, options: list[tuple[str, Any]], folder: str
+) -> None:
+    """A first look is not in the way of the real run."""
+    assert _folder("t", seeds, scale, options) == folder
 
 
 def test_tables_of_settings_are_counted_from_what_runs_are_given(tmp_path: Path) -> None:
     assert call("hassle-table4", "--out", "four").exit_code == 0
+    for more in (("--scale", "0.5"), ("--set", "clients=7"), ("--seeds", "2")):
+        refused = call("hassle-table4", *more)
+        assert refused.exit_code == ConfigError.exit_code and "trains nothing" in refused.stderr
     rows = json.loads((tmp_path / "four/result.json").read_text())["rows"]
     assert rows["10%"] == {"fully labelled": 1, "partially labelled": 9, "unlabelled": 10}
     assert rows["5%"]["unlabelled"] == 18

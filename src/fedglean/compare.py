@@ -126,6 +126,8 @@ def compare(
     Settings of one method, or another label for it: `{"semifl": {}, "eager": {"method": "semifl", "threshold": 0.5}}`.
     """
     names = [methods] if isinstance(methods, str) else methods
+    if twice := [name for place, name in enumerate(names) if name in list(names)[:place]]:
+        raise ConfigError(f"'{twice[0]}' is named twice; give one of them another label and a setting of its own")
     named = names if isinstance(names, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 

@@ -168,6 +168,10 @@ def make_method(config: Config) -> Method:
     return METHODS[config.method].method(**config.settings)
 
 
+#: What makes no difference to a result, and neither to whether a run can go on.
+INDIFFERENT = ("engine.checkpoint_every", "engine.workers", "engine.placement")
+
+
 def fingerprint(config: Config) -> str:
     """A name for the result: configurations that share it train the same model and write the same history.
 

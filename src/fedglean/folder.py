@@ -20,6 +20,7 @@ from fedglean.engines.here import Kept
 from fedglean.errors import StorageError, no_folder
 from fedglean.evaluate import Predictor
 from fedglean.method import Mixture
+from fedglean.plugins import brought_by
 from fedglean.tree import Record
 
 if TYPE_CHECKING:
@@ -157,9 +158,9 @@ class RunFolder:
             content = self.model_path.read_bytes()
         except OSError as error:
             raise StorageError(f"cannot read {self.model_path}: {error.strerror}") from error
-        used = self.config().use  # it may bring the net
+        config = self.config()  # what it uses may bring the net
         parts, notes = unpack(content, self.model_path)
-        if used:
+        if config.use and brought_by("MODELS", config.model.name):
             self._check_unchanged(notes["config"])
         return {name: _as_predictor(part) for name, part in parts.items()}, notes
 

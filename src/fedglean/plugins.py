@@ -61,6 +61,9 @@ class Addition:
     digest: str
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def brings(self, table: str, name: str) -> bool:
+        return _kind(name) in map(_kind, self.rows.get(table, {}))
+
     def place(self, table: str, name: object = None) -> str:
         """Where it speaks of a name."""
         line = _line_of(self.text, table, name)
@@ -91,15 +94,14 @@ def activate(use: str | None, again: bool = True) -> str | None:
 
 
 def digests(use: str | None, names: Mapping[str, str]) -> list[str]:
-    """Of the file in use, as it was when it was read, and of the packages that brought these names of the tables."""
-    holders = [brought_by(table, name) for table, name in names.items()]
-    found = [each for each in holders if each in installed()] + ([] if use is None else [_read(Path(use), again=False)])
-    return sorted({each.digest for each in found if each is not None})
+    """Of what brought these names of the tables: packages, and the file in use as it was when it was read."""
+    holders = [*installed(), *([] if use is None else [_read(Path(use), again=False)])]
+    return sorted({each.digest for each in holders if any(each.brings(*name) for name in names.items())})
 
 
 def brought_by(table: str, name: str) -> Addition | None:
     """Who added a name, where it is not the package's own."""
-    return next((each for each in _ENTERED if _kind(name) in map(_kind, each.rows.get(table, {}))), None)
+    return next((each for each in _ENTERED if each.brings(table, name)), None)
 
 
 @cache

@@ -5,7 +5,7 @@ several that differ by the same few images, leave only the test images to count:
 two models, not of the methods.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, sqrt
 from statistics import fmean, stdev
@@ -123,10 +123,15 @@ def leader(results: Results, among: Sequence[str]) -> str | None:
 
 
 def helped(results: Results, methods: Sequence[str], alone: Sequence[str], dataset: Dataset) -> tuple[Help, ...]:
-    """Each method against the best of those that had the labels alone, which is chosen against the method."""
-    floor = leader(results, alone)
-    if floor is None:
-        return ()
+    """Each method against the best of those that had the labels alone, which is chosen against the method.
+
+    Only against those of its own net and rounds: another net's accuracy says nothing about unlabelled clients.
+    """
+    fitting = {
+        label: leader(results, [floor for floor in alone if floor in results and _alike(results, label, floor)])
+        for label in methods
+        if label in results
+    }
     return tuple(
         Help(
             label,
@@ -134,9 +139,14 @@ def helped(results: Results, methods: Sequence[str], alone: Sequence[str], datas
             difference(results[label], results[floor], dataset),
             any(heard(each.history) for each in results[label]),
         )
-        for label in methods
-        if label in results
+        for label, floor in fitting.items()
+        if floor is not None
     )
+
+
+def _alike(results: Results, label: str, floor: str) -> bool:
+    mine, its = (results[each][0].config for each in (label, floor))
+    return (mine.model.name, mine.rounds) == (its.model.name, its.rounds)
 
 
 def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) -> Difference:
@@ -179,5 +189,13 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
         return f"{question} There are none: every image here is labelled."
     if not found:
         return f"{question} That cannot be said: it takes a method that learns from them and one that does not."
-    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" for each in found)
-    return f"{question} {answers}, in points over {found[0].floor} with 95 % intervals over {found[0].gain.over}."
+    floors = {each.floor for each in found}
+    over = {each: f" over {each.floor}" if len(floors) > 1 else "" for each in found}
+    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}{over[each]}" for each in found)
+    points = "in points" if len(floors) > 1 else f"in points over {found[0].floor}"
+    return f"{question} {answers}, {points} with 95 % intervals over {taken_over(each.gain for each in found)}."
+
+
+def taken_over(differences: Iterable[Difference]) -> str:
+    """What their intervals were taken over, all in one sentence."""
+    return ", or ".join(dict.fromkeys(each.over for each in differences))

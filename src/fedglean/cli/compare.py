@@ -17,6 +17,7 @@ from fedglean.errors import ConfigError, RoundError
 from fedglean.presets import PRESETS
 from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.seeds import Spread
+from fedglean.verdict import taken_over
 
 #: Of one method alone; the others of `fedglean run` are for all.
 OF_ONE = ("method", "preset", "config")
@@ -127,7 +128,7 @@ def _table(found: Comparison, width: int) -> Table:
         sent = "-" if row.label in apart else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
         cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)][:shown]
         table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
-    over = next((row.against_best.over for row in found.rows if row.against_best), "")
+    over = taken_over(row.against_best for row in found.rows if row.against_best)
     how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
     table.caption = f"test accuracy in %{how}" + (f"; differences with 95 % intervals over {over}" if over else "")
     return table
@@ -135,7 +136,9 @@ def _table(found: Comparison, width: int) -> Table:
 
 def _headline(found: Comparison) -> str:
     seeds = len(found.plan.seeds)
-    return f"{title(found.plan)}; {seeds} seed{'s' if seeds > 1 else ''}, {found.plan.shared.rounds} rounds"
+    rounds = sorted({entry.config.rounds for entry in found.plan.entries})
+    played = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{rounds[0]}"
+    return f"{title(found.plan)}; {seeds} seed{'s' if seeds > 1 else ''}, {played} rounds"
 
 
 def _spread(spread: Spread, seeds: int) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended
-from fedglean.config import FLAT
+from fedglean.config import FLAT, INDIFFERENT
 from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table, screen
 from fedglean.reproduce import STUDIES
@@ -52,7 +52,7 @@ def reproduce(
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     options = tuple(map(assignment, set or []))
-    folder = out or Path("runs", "reproduce", _folder(what, scale, options))
+    folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
     try:
         study.run(Wish(folder, seeds, scale, cell, data_root, options, quiet))
     except KeyboardInterrupt as error:
@@ -60,10 +60,10 @@ def reproduce(
     print(f"numbers: {folder / 'result.json'}")
 
 
-def _folder(what: str, scale: float, options: Sequence[tuple[str, Any]]) -> str:
-    """Runs that come to other numbers go elsewhere; how they are computed makes no difference."""
-    changed = [f"{key}={value}" for key, value in options if not FLAT.get(key, key).startswith("engine.")]
-    words = [what, *([] if scale == 1 else [f"scale{scale:g}"]), *changed]
+def _folder(what: str, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> str:
+    """Runs that cannot go on from each other are apart; what makes no difference to that is not in the name."""
+    changed = [f"{key}={value}" for key, value in options if FLAT.get(key, key) not in INDIFFERENT]
+    words = [what, *([] if scale == 1 else [f"scale{scale:g}"]), *([] if seeds == 1 else [f"seeds{seeds}"]), *changed]
     return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
 

@@ -6,6 +6,7 @@ Reading changes nothing and needs no end: a run may go on meanwhile, and a line 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,8 +42,9 @@ class Told:
     @cached_property
     def names(self) -> list[str]:
         """Its predictors, the result first; the final model knows their order also where an old history does not."""
-        if self.finished:
-            return list(self.folder.predictors()[0])
+        with suppress(StorageError):  # a net of the user's own may have changed since
+            if self.finished:
+                return list(self.folder.predictors()[0])
         return list(self.tested[0]["accuracy"]) if self.tested else []
 
 
@@ -53,6 +55,7 @@ class Group:
     label: str
     path: Path
     runs: list[Told]
+    failed: str | None = None
 
     @property
     def config(self) -> Config:
@@ -67,7 +70,10 @@ def gather(folders: Mapping[str, Path] | Sequence[Path]) -> list[Group]:
     """All that the folders hold, in their order, each with a label of its own."""
     if isinstance(folders, Mapping):
         return [replace(group, label=label) for label, path in folders.items() for group in _found(path)]
-    groups = [group for path in folders for group in _found(path)]
+    places: dict[Path, Path] = {}
+    for path in folders:
+        places.setdefault(path.resolve(), path)  # one may be named twice, by patterns for instance
+    groups = [group for path in places.values() for group in _found(path)]
     return _told_apart(_told_apart(groups, lambda group: group.path.name), lambda group: str(group.path))
 
 
@@ -83,24 +89,26 @@ def _found(path: Path) -> list[Group]:
         raise no_folder(path)
     if _holds_runs(path):
         return [_group(path)]
-    within = [(label, path / name) for label, name in _labels(path) if _holds_runs(path / name)]
+    within = [(label, path / name, why) for label, name, why in _labels(path) if _holds_runs(path / name)]
     if not within:
         raise StorageError(f"{path} holds no run: neither config.toml nor seeds.json, and no folder with one of them")
-    return [replace(_group(place), label=label) for label, place in within]
+    return [replace(_group(place), label=label, failed=why) for label, place, why in within]
 
 
 def _holds_runs(path: Path) -> bool:
     return is_group(path) or (path / "config.toml").is_file()
 
 
-def _labels(path: Path) -> list[tuple[str, str]]:
-    """Labels and folders as a comparison wrote them down; else the folders by name."""
+def _labels(path: Path) -> list[tuple[str, str, str | None]]:
+    """Labels, folders and why one failed, as a comparison wrote them down; else the folders by name."""
     below = sorted(place.name for place in path.iterdir() if place.is_dir())
     try:
-        entries = json.loads((path / "compare.json").read_bytes())["entries"]
-        return [(str(entry["label"]), entry["folder"]) for entry in entries if entry["folder"] in below]
+        content = json.loads((path / "compare.json").read_bytes())
+        entries, failed = content["entries"], content.get("failed", {})
+        found = [(str(entry["label"]), entry["folder"], failed.get(entry["label"])) for entry in entries]
+        return [each for each in found if each[1] in below]
     except FileNotFoundError:
-        return [(name, name) for name in below]
+        return [(name, name, None) for name in below]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is damaged: its compare.json cannot be read ({error})") from error
 

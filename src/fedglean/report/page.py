@@ -72,6 +72,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "data": config.data.name,
         "rounds": config.rounds,
         "finished": group.finished,
+        "failed": group.failed,
         "predictors": names,
         "last": {name: _scores(last(group.runs, name)) for name in names},
         "best": {name: _scores(best(group.runs, name)) for name in names},

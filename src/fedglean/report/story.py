@@ -63,7 +63,8 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     end, top = last(group.runs, name), best(group.runs, name)
     done = max(end.rounds)
     verb = "reaches" if group.finished else "is at"
-    among = " best of its kind here," if len(asked) > 1 else ""
+    one_task = len({each.config.data for each in asked}) == 1
+    among = " best of its kind here," if len(asked) > 1 and one_task else ""
     when = f"after the last of {config.rounds} rounds" if group.finished else f"after round {done} of {config.rounds}"
     return {
         "label": group.label,
@@ -122,15 +123,29 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
 
 
 def against_the_best(groups: Sequence[Group], examiner: Examiner) -> dict[str, Difference | None]:
-    """By label, the gap to the best one that is no reference, whose own is None; those that cannot be paired lack."""
+    """By label, the gap to the best one on the same task that is no reference; None for the best itself.
+
+    What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured against.
+    """
     ended = [group for group in groups if group.finished and all(run.tested for run in group.runs)]
     judged = [group for group in ended if role(group) != "reference"]
-    if len(ended) < 2 or not judged:
-        return {}
-    top = max(judged, key=lambda group: last(group.runs, _result(group)).mean)
-    others = {group.label: pairs for group in ended if group is not top and (pairs := _pairs(group, top))}
-    gaps: dict[str, Difference | None] = {label: _difference(pairs, examiner) for label, pairs in others.items()}
-    return {top.label: None, **gaps} if gaps else {}
+    ranked = sorted(judged, key=lambda group: -last(group.runs, _result(group)).mean)
+    found: dict[str, Difference | None] = {}
+    for group in ended:
+        top = next((each for each in ranked if each is group or _comparable(group, each)), group)
+        if top is not group:
+            found |= {top.label: None, group.label: _difference(_comparable(group, top), examiner)}
+    return found
+
+
+def _comparable(group: Group, other: Group) -> list[tuple[Told, Told]]:
+    """All of their runs in pairs: same seeds, data and labelled images; what a reference had more is no difference."""
+    if [run.config.seed for run in group.runs] != [run.config.seed for run in other.runs]:
+        return []
+    pairs = list(zip(group.runs, other.runs, strict=True))
+    known = role(group) == "reference"
+    alike = all(a.config.data == b.config.data and (known or _labels(a) == _labels(b)) for a, b in pairs)
+    return pairs if alike else []
 
 
 def _difference(pairs: Sequence[tuple[Told, Told]], examiner: Examiner) -> Difference:
@@ -138,17 +153,17 @@ def _difference(pairs: Sequence[tuple[Told, Told]], examiner: Examiner) -> Diffe
     return over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
 
 
-def _pairs(group: Group, other: Group) -> list[tuple[Told, Told]]:
-    """Tested runs of one seed on one task, the other's to its end. What a reference had more is no other task."""
-    others = {run.config.seed: run for run in other.runs if run.tested and run.finished}
+def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
+    """Tested runs of one seed on one task, the floor's to its end."""
+    others = {run.config.seed: run for run in floor.runs if run.tested and run.finished}
     found = [(run, others[run.config.seed]) for run in group.runs if run.tested and run.config.seed in others]
-    return [pair for pair in found if _same_task(*pair, labels=role(group) != "reference")]
+    return [pair for pair in found if _same_task(*pair)]
 
 
-def _same_task(a: Told, b: Told, labels: bool = True) -> bool:
+def _same_task(a: Told, b: Told) -> bool:
     """The same net, data, labelled images and rounds; which are unlabelled makes no difference to labels alone."""
     alike = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
-    return alike[0] == alike[1] and (not labels or _labels(a) == _labels(b))
+    return alike[0] == alike[1] and _labels(a) == _labels(b)
 
 
 def _labels(run: Told) -> tuple[list[int], list[list[int]]]:

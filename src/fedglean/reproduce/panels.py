@@ -211,7 +211,7 @@ def _run(figure: Figure, wish: Wish) -> None:
     make_folder(wish.out)
     drawing(panels, title).savefig(wish.out / "figure.png", dpi=130)
     keep(wish, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
-    tell(panels, title, figure.claims, comparable=not {"data", "data.name"} & dict(wish.options).keys())
+    tell(panels, title, figure.claims, comparable=wish.comparable)
 
 
 def shown_title(title: str, wish: Wish) -> str:

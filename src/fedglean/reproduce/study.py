@@ -26,6 +26,11 @@ class Wish:
     options: tuple[tuple[str, Any], ...] = ()
     quiet: bool = False
 
+    @property
+    def comparable(self) -> bool:
+        """Whether numbers are of the data set that the paper's are of."""
+        return not {"data", "data.name"} & dict(self.options).keys()
+
 
 @dataclass(frozen=True)
 class Study:

@@ -154,13 +154,14 @@ def compared(cell: str, preset: str, results: list[Result], wish: Wish) -> list[
         ours = [_as_printed(result, number) for result in results]
         tested = [value for value in ours if value is not None]
         mean = 100 * fmean(tested) if len(tested) == len(ours) else None
+        gap = mean - published if mean is not None and wish.comparable else None
         line = {
             "number": _convention(number, first.config.rounds),
             "published": published,
             "ours": mean,
             "deviation": 100 * stdev(tested) if len(tested) > 1 else None,
-            "difference": None if mean is None else mean - published,
-            "far": mean is not None and abs(mean - published) > FAR,
+            "difference": gap,
+            "far": gap is not None and abs(gap) > FAR,
             "last": {key: 100 * value for key, value in asdict(group.last(name)).items()},
             "best": {key: 100 * value for key, value in asdict(group.best(name)).items()},
         }

@@ -83,13 +83,15 @@ function accuracyLines() {
 
 function header() {
   const kinds = [...new Set(data.groups.map((group) => group.data))].join(", ");
-  const going = data.groups.find((group) => !group.finished);
+  const going = data.groups.find((group) => !group.finished && !group.failed);
   const done = going ? Math.max(0, ...going.runs.flatMap((run) => run.round)) : 0;
   const stand = going ? `${data.live ? "live, " : ""}not finished: round ${done} of ${going.rounds}` : "finished";
   const kicker = `fedglean · ${kinds} · ${plural(data.groups.length, "experiment")} · ${stand}`;
   return make("header", {}, make("p", { class: data.live && going ? "kicker live" : "kicker" }, kicker),
     data.title === data.headline.sentence ? null : make("p", { class: "kicker" }, data.title),
-    make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)), helped());
+    make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)),
+    data.groups.filter((group) => group.failed).map((group) => make("p", {}, make("b", {}, `${group.label} did not come to an end: `),
+      group.failed)), helped());
 }
 
 function helped() {
@@ -148,7 +150,7 @@ function ends() {
     + "bar: mean of the last rounds.";
   const many = groups.length > 1 || groups[0].runs.length > 1;
   const seeds = many ? chart((width) => seedChart(width, rows), caption, { id: "ends" }) : null;
-  const over = Object.values(data.against).find(Boolean)?.over;
+  const over = [...new Set(Object.values(data.against).filter(Boolean).map((each) => each.over))].join(", or ");
   const words = `Against the best: points after the last round, paired by seed; 95 % intervals over ${over}.`;
   const how = over ? make("p", { class: "note wide" }, words) : null;
   return section("Where it ended", seeds, table(headings, lines), how);
@@ -262,7 +264,9 @@ function examples(group, seed) {
 }
 
 function refused(group) {
-  const none = `None: everything that the clients of ${group.label} sent was fit to be averaged.`;
+  const sent = group.runs.some((run) => run.round.length);
+  const none = group.failed ? `${group.label} did not come to an end: ${group.failed}`
+    : sent ? `None: everything that the clients of ${group.label} sent was fit to be averaged.` : "No round is played yet.";
   if (!group.refused.length) return section("Refused uploads", note(none));
   const more = (clients) => (clients.length > 12 ? ` and ${clients.length - 12} more` : "");
   const listed = (clients) => clients.slice(0, 12).join(", ") + more(clients);
