@@ -189,10 +189,9 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
         return f"{question} There are none: every image here is labelled."
     if not found:
         return f"{question} That cannot be said: it takes a method that learns from them and one that does not."
-    floors = {each.floor for each in found}
-    over = {each: f" over {each.floor}" if len(floors) > 1 else "" for each in found}
-    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}{over[each]}" for each in found)
-    points = "in points" if len(floors) > 1 else f"in points over {found[0].floor}"
+    several = len({each.floor for each in found}) > 1
+    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several for each in found)
+    points = "in points" if several else f"in points over {found[0].floor}"
     return f"{question} {answers}, {points} with 95 % intervals over {taken_over(each.gain for each in found)}."
 
 
