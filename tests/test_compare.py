@@ -178,6 +178,7 @@ def test_another_net_or_other_rounds_are_no_answer_to_whether_clients_helped(tmp
     named = {"semifl": {}, "long": {"method": "semifl", "rounds": 3}, "net": {"method": "semifl", "model": "cnn"}}
     found = compare(named | {"hub-only": {}}, 2, out=tmp_path / "c", labels="hub:20", **SMALL)
     assert [each.label for each in found.helped] == ["semifl"]
+    assert all(f"than {label}: no answer" in found.plan.notes[place] for place, label in ((-2, "long"), (-1, "net")))
     page = page_of(gather([tmp_path / "c"]), Examiner())
     assert [each["label"] for each in page["help"]["answers"]] == ["semifl"]
     assert page["against"] == {row.label: row.against_best and asdict(row.against_best) for row in found.rows}

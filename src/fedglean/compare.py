@@ -159,6 +159,13 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
         each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
         notes.append(f"the share of clients in a round is each method's own ({each_has}); METHOD:active=0.5 changes it")
     notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
+    alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
+    for each in entries:
+        other = (each.config.model.name, each.config.rounds) not in alone
+        if alone and other and not each.reference:
+            notes.append(
+                f"labels alone have another net or other rounds than {each.label}: no answer whether it gained"
+            )
     _check(entries, dataset, splits)
     return Plan(tuple(entries), numbers, tuple(notes))
 

@@ -183,8 +183,9 @@ def fingerprint(config: Config) -> str:
     del parts["use"]
     if code := digests(config.use, _names(config)):
         parts["use"] = code
-    del parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
-    parts["engine"]["placement"] = "here"  # every placement gives the same bits
+    for path in INDIFFERENT:
+        del parts["engine"][path.removeprefix("engine.")]
+    parts["engine"]["placement"] = "here"  # as ever: runs of before keep their fingerprint
     if config.data.name in PUBLISHED:
         del parts["data"]["root"]
     for name in SECTIONS:

@@ -128,7 +128,7 @@ def helped(results: Results, methods: Sequence[str], alone: Sequence[str], datas
     Only against those of its own net and rounds: another net's accuracy says nothing about unlabelled clients.
     """
     fitting = {
-        label: leader(results, [floor for floor in alone if floor in results and _alike(results, label, floor)])
+        label: leader(results, [floor for floor in alone if floor in results and _same_net(results, label, floor)])
         for label in methods
         if label in results
     }
@@ -144,7 +144,8 @@ def helped(results: Results, methods: Sequence[str], alone: Sequence[str], datas
     )
 
 
-def _alike(results: Results, label: str, floor: str) -> bool:
+def _same_net(results: Results, label: str, floor: str) -> bool:
+    """And as many rounds."""
     mine, its = (results[each][0].config for each in (label, floor))
     return (mine.model.name, mine.rounds) == (its.model.name, its.rounds)
 
@@ -188,7 +189,8 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
     if not unlabelled:
         return f"{question} There are none: every image here is labelled."
     if not found:
-        return f"{question} That cannot be said: it takes a method that learns from them and one that does not."
+        takes = "a method that learns from them and one that does not, of the same net and rounds"
+        return f"{question} That cannot be said: it takes {takes}."
     several = len({each.floor for each in found}) > 1
     answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several for each in found)
     points = "in points" if several else f"in points over {found[0].floor}"

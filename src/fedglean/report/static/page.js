@@ -90,8 +90,9 @@ function header() {
   return make("header", {}, make("p", { class: data.live && going ? "kicker live" : "kicker" }, kicker),
     data.title === data.headline.sentence ? null : make("p", { class: "kicker" }, data.title),
     make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)),
-    data.groups.filter((group) => group.failed).map((group) => make("p", {}, make("b", {}, `${group.label} did not come to an end: `),
-      group.failed)), helped());
+    data.groups.filter((group) => group.failed).map(({ label, failed }) =>
+      make("p", {}, make("b", {}, `${label} did not come to an end: `), failed)),
+    helped());
 }
 
 function helped() {
