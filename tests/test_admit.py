@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.admit import Admitted, Envelope, Gate, Refusal
+from fedglean.admit import Admitted, Envelope, Gate, Refusal, needed
 from fedglean.aggregate import Reply
 from fedglean.augment import Recipe
 from fedglean.config import configure
@@ -151,7 +151,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
     "expected entry too large": (
         lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),
-        "'sums' has an entry of 41; at most 40 is possible",
+        "'sums' has an entry of -41; possible is from -40 to 40",
     ),
     "expected entry nan": (
         lambda u: renewed(u, sums=torch.tensor([0.0, math.nan], dtype=torch.float64)),
@@ -352,3 +352,70 @@ def test_a_whole_round_with_a_refused_upload_is_the_round_without_it(method: str
     assert same(tree.named(with_it.kept.states), tree.named(without.kept.states))
     timeless = {"seconds": 0, "phases": {}}
     assert with_it.history[1] | timeless == without.history[1] | timeless
+
+
+def _spoilt(name: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[..., Any]:
+    """One client's upload of that name, changed."""
+
+    def deliver(envelope: Envelope) -> list[Envelope]:
+        sent = envelope.upload
+        if envelope.client != CLIENT or name not in sent.trees:
+            return [envelope]
+        part = tree.rebuild(sent.trees[name], change(tree.named(sent.trees[name])))
+        bad = Upload(weight=sent.all_weights, report=sent.report, **{**sent.trees, name: part})
+        return [replace(envelope, upload=bad)]
+
+    return deliver
+
+
+def _less(ending: str, by: float) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    return lambda leaves: {path: leaf - by if path.endswith(ending) else leaf for path, leaf in leaves.items()}
+
+
+IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
+    "negative variances": ("semifl", {}, _spoilt("model_sums", _less(".variance", 1e6))),
+    "fewer images than none": ("semifl", {}, _spoilt("model_sums", _less("images", 1e6))),
+    "more images than there are": ("semifl", {}, _spoilt("model_sums", _less("images", -1e3))),
+    "negative running variances": (
+        "fed-shvr",
+        {"labels": "each:10", "model": "cnn", "norm": "running"},
+        _spoilt("statistics", _less(".variance", 1e5)),
+    ),
+    "steps back": ("fednova", {"labels": "each:10"}, _spoilt("steps", _less("", 300))),
+    "negative counts": ("cbafed", {"labels": "each:10", "warmup_rounds": 1}, _spoilt("counts", _less("", 100))),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_finite_numbers_that_no_images_give_are_refused(case: str) -> None:
+    method, options, deliver = IMPOSSIBLE[case]
+    experiment = prepare(configure(method, clients=4, rounds=1, active=1.0, epochs=1, **options) if method != "fed-shvr"
+                         else configure(method, clients=4, rounds=1, epochs=1, **options))  # fmt: skip
+    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
+    progress = Progress(0, experiment.start(), Kept(), [])
+    play_round(disturbed, progress, 1)
+    refused = progress.history[0]["refused"]
+    assert {line["client"] for line in refused} == {CLIENT}
+    assert "possible is from" in refused[0]["reason"]
+
+
+@pytest.mark.parametrize("method", ["fedrgd", "scaffold"])
+def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) -> None:
+    options = {"fedrgd": {"steps": 2}, "scaffold": {"labels": "each:10", "epochs": 1}}[method]
+    experiment = prepare(configure(method, clients=4, rounds=1, active=1.0, **options))
+
+    def heavy(envelope: Envelope) -> list[Envelope]:
+        sent = envelope.upload
+        if envelope.client != CLIENT:
+            return [envelope]
+        return [replace(envelope, upload=Upload(weight=5.0, report=sent.report, **sent.trees))]
+
+    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=heavy))
+    progress = Progress(0, experiment.start(), Kept(), [])
+    play_round(disturbed, progress, 1)
+    refused = progress.history[0]["refused"]
+    assert {line["client"] for line in refused} == {CLIENT} and "weight 5" in refused[0]["reason"]
+
+
+def test_a_quorum_is_a_number_of_clients_not_a_hair_more() -> None:
+    assert [needed(0.55, 100), needed(0.07, 100), needed(0.5, 5), needed(0.0, 3)] == [55, 7, 3, 0]

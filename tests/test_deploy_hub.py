@@ -297,7 +297,7 @@ class Unlike(LocalGrid):
     def answer(self, node: int, message: Message) -> Message:
         with pytest.MonkeyPatch.context() as patch:
             if node == 101:
-                patch.setattr(wire, "own_version", lambda: "9.9.9 (methods 00000000)")
+                patch.setattr(wire, "own_version", lambda: "9.9.9 (code 00000000)")
             return super().answer(node, message)
 
 
@@ -307,7 +307,7 @@ def test_a_branch_of_another_version_is_refused_before_it_trains(
     said: list[str] = []
     rows: list[list[str]] = []
     result = federate(Unlike(branches(root, tmp_path)), hosting(root, tmp_path / "run"), said.append, rows.append)
-    theirs, ours = "fedglean 9.9.9 (methods 00000000)", f"fedglean {wire.own_version()}"
+    theirs, ours = "fedglean 9.9.9 (code 00000000)", f"fedglean {wire.own_version()}"
     assert f"it comes from {theirs}, and this is {ours}; install the same" in " ".join(said)
     assert f"it comes from {ours}, and this is {theirs}; install the same" in caplog.text, "the branch is told as well"
     assert {row[-1] for row in rows[:2]} == {"branch 1: not there when it was asked"}

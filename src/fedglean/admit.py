@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Upload
+from fedglean.method import Ask, Declared, Expect, Upload
 from fedglean.tree import Tree
 
 _LARGEST = sys.float_info.max
@@ -108,6 +108,41 @@ class Form:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What an upload that was not in the message must look like."""
+
+    expect: Expect
+
+    @cached_property
+    def form(self) -> Form:
+        return Form(self.expect.tree)
+
+    @cached_property
+    def low(self) -> Tensor:
+        return self._entries(self.expect.low)
+
+    @cached_property
+    def bound(self) -> Tensor:
+        return self._entries(self.expect.bound)
+
+    def _entries(self, limit: float | Tree) -> Tensor:
+        if isinstance(limit, int | float):
+            return torch.full_like(tree.row(self.form.tree), limit)
+        return self.form.row_of(limit)
+
+    def check(self, name: str, row: Tensor, images: int) -> None:
+        high = self.bound * images
+        wrong = (row.abs() > high) | (row < self.low)
+        if not bool(wrong.any()):
+            return
+        place = int(wrong.int().argmax())
+        raise Refused(
+            f"'{name}' has an entry of {float(row[place]):.3g}; possible is from "
+            f"{max(float(self.low[place]), -float(high[place])):.3g} to {float(high[place]):.3g}"
+        )
+
+
+@dataclass(frozen=True)
 class Admitted:
     """An upload that passed: by name its leaves, and all their numbers as one row."""
 
@@ -135,8 +170,8 @@ class Gate:
     ) -> None:
         self.round, self.number, self.declared, self.stretch = round, number, declared, stretch
         self.sent = {name: Form(tree.trainable(part)) for name, part in ask.message.items() if tree.named(part)}
-        self.expected = {name: (Form(expect.tree), expect.bound) for name, expect in ask.expect.items()}
-        self.asked, self.each, self.seen = ask.asked, ask.each, set[int]()
+        self.expected = {name: Expected(expect) for name, expect in ask.expect.items()}
+        self.asked, self.each, self.once, self.seen = ask.asked, ask.each, ask.once, set[int]()
 
     def admit(self, envelope: Envelope) -> Admitted | Refusal:
         """The upload as it can be added up, or why not."""
@@ -167,13 +202,14 @@ class Gate:
         rows = {name: tree.row(part) for name, part in leaves.items()}
         for name, form in forms.items():
             self._check_size(name, rows[name], leaves[name], form, declared)
-            _check_weight(name, upload.weight(name), form, max(1.0, float(declared.total)))
+            limit = 1.0 if name in self.once else max(1.0, float(declared.total))
+            _check_weight(name, upload.weight(name), form, limit)
         _check_report(upload.report)
         return Admitted(upload, forms, leaves, rows)
 
     def _form(self, name: str, client: int) -> Form:
         if name in self.expected:
-            return self.expected[name][0]
+            return self.expected[name].form
         own = self.each.get(client, {})
         if name in own:
             return Form(tree.trainable(own[name]))
@@ -186,15 +222,15 @@ class Gate:
         """Finite and not too large, found out in one go: on a GPU every look at a number is a wait."""
         if not row.numel():
             return
-        expected = name in self.expected
+        expected = self.expected.get(name)
         moved = float(row.abs().max()) if expected else _length(form.judged(row) - form.origin)
         if not math.isfinite(moved) and (path := _not_finite(leaves)):
             raise Refused(f"'{name}' at {path} is not finite")
         if math.isnan(moved) and (path := _negative_variance(leaves)):
             raise Refused(f"'{name}' at {path} is a negative variance")
-        if expected and moved > (limit := self.expected[name][1] * max(1, declared.total)):
-            raise Refused(f"'{name}' has an entry of {moved:.3g}; at most {limit:.3g} is possible")
-        if not expected and moved > (limit := self.stretch * (1 + form.norm)):
+        if expected:
+            expected.check(name, row, max(1, declared.total))
+        elif moved > (limit := self.stretch * (1 + form.norm)):
             raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
 
 
@@ -239,3 +275,8 @@ def _check_report(report: Mapping[str, Any]) -> None:
     for name, value in report.items():
         if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
             raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
+
+
+def needed(quorum: float, count: int) -> int:
+    """How many of so many clients are a quorum; 0.07 * 100 is a hair above 7, and is 7."""
+    return math.ceil(round(quorum * count, 9))

@@ -198,10 +198,14 @@ class Trained:
 
 @dataclass(frozen=True)
 class Expect:
-    """An upload that was not in the message: its shape, and how large an entry may be for each declared image."""
+    """An upload that was not in the message: its shape, how large an entry may be for each declared image, and how low.
+
+    Both are a number for all entries, or a tree of that shape.
+    """
 
     tree: Tree
-    bound: float = 1e6
+    bound: float | Tree = 1e6
+    low: float | Tree = -math.inf
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,8 @@ class Ask:
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
-    or in `expect`. `collect="all"` keeps the uploads one by one too. `purpose` tells training from mere measuring.
+    or in `expect`; those in `once` count once each, whatever weight a client would like. `collect="all"` keeps the
+    uploads one by one too. `purpose` tells training from mere measuring.
     """
 
     client: Callable[["Me", Record], Talk]
@@ -217,6 +222,7 @@ class Ask:
     message: Mapping[str, Any]
     each: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     expect: Mapping[str, Expect] = field(default_factory=dict)
+    once: Sequence[str] = ()
     collect: str = "mean"
     purpose: str = "train"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from fedglean.checkpoint import write_whole
+from fedglean.checkpoint import locked, write_whole
 from fedglean.config import Config, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
@@ -95,6 +95,13 @@ def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> Seed
     return SeedsResult(_played(runs, on_rounds, folder), folder)
 
 
+def _clear_if_cut_off(place: Path) -> None:
+    """A run that was cut off before its first round was safe begins anew; one that is being played is left alone."""
+    with locked(place / "lock", place):
+        if not (place / "checkpoint/current.json").exists():
+            (place / "config.toml").unlink()
+
+
 def ensure_seeds(
     config: Config,
     count: int,
@@ -107,8 +114,8 @@ def ensure_seeds(
     places = [folder / f"seed-{seed}" for seed in seeds]
     if not is_group(folder):
         for place in places:
-            if not (place / "checkpoint/current.json").exists():  # cut off before its first round was safe
-                (place / "config.toml").unlink(missing_ok=True)
+            if (place / "config.toml").exists():
+                _clear_if_cut_off(place)
         return run_seeds(config, count, folder, on_rounds, splits)
     there, _ = _group(folder)
     found = RunFolder(folder / f"seed-{there[0]}").config()

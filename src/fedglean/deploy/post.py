@@ -8,12 +8,12 @@ more until it has, so that later rounds do not wait for it again; its late answe
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import NamedTuple
 
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedglean.admit import needed
 from fedglean.deploy.wire import Answer, Declaration, Malformed, Question, read, written
 from fedglean.errors import ConfigError, RoundError, plain
 from fedglean.method import Declared
@@ -89,7 +89,7 @@ class Post:
 
     def enrol(self, quorum: float = 1.0) -> dict[int, Declaration]:
         """What the branches have. Waits for all of them while it gathers; then a quorum will do."""
-        end, need = time.monotonic() + self.patience.gathering, max(1, _share(quorum, self.count))
+        end, need = time.monotonic() + self.patience.gathering, max(1, needed(quorum, self.count))
         while True:
             self._look_around()
             found, over = self._numbers(), time.monotonic() > end
@@ -126,7 +126,7 @@ class Post:
 
         Waits until all have answered, or a quorum has and the grace is over, or the deadline is.
         """
-        need = _share(quorum, len(orders))
+        need = needed(quorum, len(orders))
         reachable, shared = self._gather(list(orders), need), _array(common)
         clients = {node: client for client, node in reachable.items()}
 
@@ -303,11 +303,6 @@ def _possible(claim: Declaration) -> bool:
         0 <= total <= 255 * pixels and total**2 <= pixels * squares and squares <= 255 * total
         for total, squares in zip(claim.sums, claim.squares, strict=True)
     )
-
-
-def _share(quorum: float, count: int) -> int:
-    """0.07 * 100 is a hair above 7, and is 7."""
-    return ceil(round(quorum * count, 9))
 
 
 def _array(content: bytes) -> Array:

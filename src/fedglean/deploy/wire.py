@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
-from fedglean import methods, tree
+from fedglean import tree
 from fedglean.augment import Recipe
 from fedglean.checkpoint import pack, unpack
 from fedglean.config import Config, make_method, resolve
@@ -159,15 +159,17 @@ class Answer:
 
 @cache
 def own_version() -> str:
-    """Of the package, with a digest of its methods: between two releases the number alone would say nothing."""
+    """Of the package, with a digest of its code: between two releases the number alone would say nothing."""
     code = hashlib.sha256()
-    for path in sorted(Path(methods.__path__[0]).glob("*.py")):
-        code.update(b"\n".join([path.name.encode(), *path.read_bytes().splitlines()]))
+    package = Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        code.update(b"\n".join([name.encode(), *path.read_bytes().splitlines()]))
     try:
         number = version("fedglean")
     except PackageNotFoundError:  # run from its sources
         number = "0"
-    return f"{number} (methods {code.hexdigest()[:8]})"
+    return f"{number} (code {code.hexdigest()[:8]})"
 
 
 def written(letter: Any, content: Tree = None) -> bytes:

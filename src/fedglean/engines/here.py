@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fedglean import tree
-from fedglean.admit import Admitted, Envelope, Gate, Refusal
+from fedglean.admit import Admitted, Envelope, Gate, Refusal, needed
 from fedglean.aggregate import Partial, Reply
 from fedglean.data.federation import Federation
 from fedglean.data.images import Predictions
@@ -163,7 +163,7 @@ class Ledger:
 
     def _check_quorum(self, asked: int) -> None:
         usable = len(self.sums.answered) + len(self.sums.abstained)
-        if usable < self.place.quorum * asked:
+        if usable < needed(self.place.quorum, asked):
             raise RoundError(
                 f"round {self.exchange.round}: only {usable} of {asked} clients sent something usable, "
                 f"the quorum is {self.place.quorum:.0%} ({self._reasons()})"

@@ -112,7 +112,8 @@ class Stack(Loop):
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
-        return [call.predicted(own) for call, own in zip(calls, torch.split(output, counts), strict=True)]
+        answers = zip(calls, torch.split(output, counts), strict=True)
+        return [call.predicted(own if len(own) else self._nothing(call.request)) for call, own in answers]
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""

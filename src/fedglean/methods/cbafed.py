@@ -71,8 +71,8 @@ class CBAFed(Method):
         with_labels = [client for client in hub.everyone if hub.clients[client].labelled]
         ask, among = (self.client, hub.everyone) if done >= 0 else (self.warm_up, with_labels)
         message = {"model": state.model, "class_counts": state.counts}
-        expect = {"counts": Expect(state.counts, bound=1.0)}
-        reply = yield Ask(ask, hub.sample(self.active, among), message, expect=expect)
+        expect = {"counts": Expect(state.counts, bound=1.0, low=0)}
+        reply = yield Ask(ask, hub.sample(self.active, among), message, expect=expect, once=["counts"])
         if not reply.has("model"):
             return state
         model, older = reply.mean("model"), state.older

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedglean import tree
@@ -10,6 +11,7 @@ from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Statistics, Stream, Talk, Upload
 from fedglean.models import Model
+from fedglean.models.norm import lowest
 from fedglean.randomness import fold_int, uniform
 from fedglean.tree import Record, Tree
 
@@ -47,14 +49,21 @@ def with_statistics(models: Mapping[str, Model], hub: Hub, source: str, formula:
     own = yield [Statistics(models[name], hub.labelled) for name in names]
     sums = dict(zip(names, own, strict=True))
     if source == "everyone":
-        expect = {f"{name}_sums": Expect(models[name].empty_sums()) for name in names}
+        expect = {f"{name}_sums": _expected(models[name]) for name in names}
         message = {name: models[name] for name in names}
-        reply = yield Ask(_measure, hub.everyone, message, expect=expect, purpose="measure")
+        reply = yield Ask(_measure, hub.everyone, message, expect=expect, once=list(expect), purpose="measure")
         sums = {name: tree.add(sums[name], reply.sum(f"{name}_sums")) for name in names}
     measured = {
         name: models[name].with_statistics(sums[name], formula) for name in names if float(sums[name]["images"])
     }
     return {**models, **measured}
+
+
+def _expected(model: Model) -> Expect:
+    """Sums over no more images than a client has declared, and none of them negative but those of means."""
+    empty = model.empty_sums()
+    bound = {name: torch.full_like(value, 1.0 if name == "images" else 1e6) for name, value in empty.items()}
+    return Expect(empty, bound, lowest(empty))
 
 
 def _measure(me: Me, message: Record) -> Talk:

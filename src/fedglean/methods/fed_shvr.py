@@ -25,6 +25,7 @@ from fedglean.losses import cross_entropy, sharpen, uniformity
 from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
+from fedglean.models.norm import lowest
 from fedglean.sgd import SGD
 from fedglean.tree import Record, Tree
 
@@ -77,8 +78,9 @@ class FedSHVR(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         model, mean_gradient = state.model, state.mean_gradient
         message = {"model": model, "mean_gradient": mean_gradient, "epochs_done": (hub.round - 1) * self.epochs}
-        change = Expect(tree.zeros(dict(model.parameters)), bound=1e3)
-        expect = {"change": change} | ({"statistics": Expect(model.statistics)} if model.statistics else {})
+        expect = {"change": Expect(tree.zeros(dict(model.parameters)), bound=1e3)}
+        if model.statistics:
+            expect["statistics"] = Expect(model.statistics, low=lowest(model.statistics))
         reply = yield Ask(self.client, hub.everyone, message, expect=expect)
         if not reply.has("change"):
             return state

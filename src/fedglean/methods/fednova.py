@@ -66,7 +66,7 @@ class FedNova(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         model, rate = state.model, cosine(self.rate, hub.progress) if self.annealed else self.rate
         # A client's epochs have at most a step an image, and a gradient is used up to 1 / (1 - momentum) times.
-        steps = Expect(torch.zeros((), dtype=torch.float64), bound=self.epochs / (1 - self.momentum))
+        steps = Expect(torch.zeros((), dtype=torch.float64), bound=self.epochs / (1 - self.momentum), low=0)
         message = {"model": model, "rate": rate}
         reply = yield Ask(self.client, hub.sample(self.active), message, expect={"steps": steps})
         if not (reply.weight("model") and reply.weight("steps")):

@@ -66,7 +66,7 @@ class FedRGD(Method):
         means = []
         for number, copy in enumerate(copies):
             message = {"model": state.means[number], "rate": rate}
-            reply = yield Ask(self.client, group(active, number, self.groups), message)
+            reply = yield Ask(self.client, group(active, number, self.groups), message, once=["model"])
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
         models = yield from with_statistics({"model": mean}, hub, "everyone")

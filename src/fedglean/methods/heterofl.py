@@ -72,9 +72,10 @@ class HeteroFL(Method):
         to, parts = hub.sample(self.active), {share: narrowed(state.model, share) for share in self.shares}
         width = {client: self.shares[self.turn(hub, client) % len(self.shares)] for client in to}
         each = {client: {"width": width[client], _part(width[client]): parts[width[client]]} for client in to}
-        classes = Expect(torch.zeros_like(state.model.parameters["output.bias"]), bound=1.0)
+        classes = Expect(torch.zeros_like(state.model.parameters["output.bias"]), bound=1.0, low=0)
         expect = {_classes(share): classes for share in parts}
-        reply = yield Ask(self.client, to, {"rate": self.rate_of(hub)}, each, expect)
+        once = [*expect, *map(_part, parts)]
+        reply = yield Ask(self.client, to, {"rate": self.rate_of(hub)}, each, expect, once)
         models = yield from with_statistics({"model": combined(state.model, parts, reply)}, hub, "everyone")
         return Record(model=models["model"])
 

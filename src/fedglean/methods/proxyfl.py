@@ -80,8 +80,8 @@ class ProxyFL(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         model = with_projections(state.model, hub.key) if hub.round == 1 else state.model
         message = {"model": model, "prior": state.prior}
-        expect = {"counts": Expect(state.prior, bound=float(self.labelled_batch + self.unlabelled_batch))}
-        reply = yield Ask(self.client, hub.sample(self.active), message, expect=expect, collect="all")
+        expect = {"counts": Expect(state.prior, bound=float(self.labelled_batch + self.unlabelled_batch), low=0)}
+        reply = yield Ask(self.client, hub.sample(self.active), message, expect=expect, once=["counts"], collect="all")
         if not reply.has("model"):
             return Record(state, model=model)
         mean, counts = reply.mean("model"), reply.sum("counts")

@@ -47,7 +47,8 @@ class Scaffold(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         model, control = state.model, state.control
         expect = {"change": Expect(control, bound=1e3)}
-        reply = yield Ask(self.client, hub.sample(self.active), {"model": model, "control": control}, expect=expect)
+        message = {"model": model, "control": control}
+        reply = yield Ask(self.client, hub.sample(self.active), message, expect=expect, once=["model", "change"])
         # Eq. (5); N counts those who could take part.
         mean, members = reply.mean("model"), sum(client.labelled > 0 for client in hub.clients)
         weights = tree.map(lambda x, y: x + self.global_rate * (y - x), dict(model.parameters), dict(mean.parameters))

@@ -145,7 +145,8 @@ class SemiFL(Method):
         return models["model"]
 
     def ask(self, hub: Hub, model: Model) -> Ask:
-        return Ask(self.client, hub.sample(self.active), {"model": model, "rate": cosine(self.rate, hub.progress)})
+        message = {"model": model, "rate": cosine(self.rate, hub.progress)}
+        return Ask(self.client, hub.sample(self.active), message, once=["model"])
 
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.unlabelled):

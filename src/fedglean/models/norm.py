@@ -11,6 +11,7 @@ sums that add up over batches and clients, from which both formulas follow:
     pooled       mean and unbiased variance over all elements, as if all images were in one batch. The paper's.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -126,6 +127,11 @@ def empty_sums(layers: Mapping[str, int], device: torch.device) -> dict[str, Ten
             sums[f"{name}.{part}"] = torch.zeros(channels, dtype=torch.float64, device=device)
         sums[f"{name}.elements"] = torch.zeros((), dtype=torch.float64, device=device)
     return sums
+
+
+def lowest(sums: Sums) -> dict[str, Tensor]:
+    """How low each entry of sums or of statistics can be: a mean without end, all else no lower than 0."""
+    return {name: torch.full_like(value, -math.inf if name.endswith(".mean") else 0.0) for name, value in sums.items()}
 
 
 def cumulative(sums: Sums, name: str) -> tuple[Tensor, Tensor]:
