@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from scipy.stats import binomtest
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
@@ -27,7 +28,7 @@ from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told as page_of
 from fedglean.report.story import did_it_help
-from fedglean.verdict import Difference, Help, answer, difference, right
+from fedglean.verdict import Difference, Help, answer, difference, judged, over_images, right
 
 SMALL: dict[str, Any] = {
     "data": "digits", "clients": 4, "model": "mlp", "rounds": 2, "epochs": 1, "device": "cpu", "executor": "loop"
@@ -145,6 +146,39 @@ def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Pat
     assert again.exit_code == RoundError.exit_code and "deaf did not come to an end" in again.output
     groups = {group["label"]: group["failed"] for group in page_of(gather([tmp_path / "one"]), Examiner())["groups"]}
     assert groups == {"deaf": found.failed["deaf"], "hub-only": None}
+
+
+BROKEN = """
+from dataclasses import dataclass
+from fedglean.methods.semifl import SemiFL
+
+@dataclass(frozen=True)
+class Broken(SemiFL):
+    def round(self, hub, state):
+        if hub.round == 2:
+            raise ValueError("no such thing")
+        return (yield from super().round(hub, state))
+
+METHODS = {"broken": Broken}
+"""
+
+
+def test_a_bug_in_a_method_of_ones_own_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BROKEN)
+    found = compare(["broken", "hub-only"], 1, use=str(tmp_path / "own.py"), labels="hub:20", **SMALL)
+    assert [row.label for row in found.rows] == ["hub-only"]
+    assert "ValueError: no such thing" in found.failed["broken"] and "own.py, line 9)" in found.failed["broken"]
+
+
+def test_few_images_apart_are_no_evidence_and_none_apart_no_certainty() -> None:
+    one = torch.ones(360).double()
+
+    def against(wrong: int) -> Difference:
+        return over_images(wrong / 360, one, one.clone().index_fill_(0, torch.arange(wrong), 0.0))
+
+    # The exact sign test: 2 * 0.5**5 is above 0.05, 2 * 0.5**6 is below.
+    assert [judged(each.low, each.high) for each in map(against, (5, 6))] == [judged(-0.1, 0.1), judged(0.1, 0.2)]
+    assert against(0).low == -against(0).high < 0
 
 
 @pytest.mark.parametrize(
@@ -284,9 +318,11 @@ def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:
     hits, others = right(mine[0], dataset), right(its[0], dataset)
     assert float(hits.mean()) == pytest.approx(mine[0].last.accuracy)
     gap = difference(mine, its, dataset)
-    reach = 1.96 * float((hits - others).std()) / len(hits) ** 0.5
     assert gap.mean == pytest.approx(mine[0].last.accuracy - its[0].last.accuracy)
-    assert (gap.low, gap.high) == pytest.approx((gap.mean - reach, gap.mean + reach))
+    better, worse = int((hits > others).sum()), int((hits < others).sum())
+    share = binomtest(better, better + worse).proportion_ci(0.95, "exact")
+    ends = [(2 * end - 1) * (better + worse) / len(hits) for end in (share.low, share.high)]
+    assert [gap.low, gap.high] == pytest.approx(ends)
     assert "one seed" in gap.over
 
 

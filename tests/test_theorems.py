@@ -152,8 +152,8 @@ def test_fitted_rates_are_near_the_predicted_ones(monkeypatch: pytest.MonkeyPatc
 
 def test_the_kernel_study_leaves_numbers_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     THEOREMS["semifl-theorem"].run(Wish(tmp_path, scale=0.05, cell="labels", quiet=True))
-    numbers = json.loads((tmp_path / "result.json").read_bytes())["found"]["labels"]
-    assert (tmp_path / "figure.png").stat().st_size > 5000
+    numbers = json.loads((tmp_path / "result-labels.json").read_bytes())["found"]["labels"]
+    assert (tmp_path / "figure-labels.png").stat().st_size > 5000
     assert numbers["helps_up_to"] in numbers["n_u"]
     index = numbers["n_u"].index(numbers["helps_up_to"])
     assert numbers["balanced"][index] < numbers["alone"] and "unlabelled points help" in capsys.readouterr().out

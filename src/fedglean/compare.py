@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from fedglean.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import fitted
+from fedglean.engines.loop import PartyError
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
@@ -183,11 +185,19 @@ def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> C
             try:
                 place = None if out is None else out / entry.folder
                 results[entry.label] = _trained(entry.config, mine, place, on_rounds).results
-            except RoundError as error:
-                failed[entry.label] = str(error)
+            except (RoundError, PartyError) as error:
+                failed[entry.label] = _reason(error)
     if not results:
         raise RoundError(f"none of them came to an end; {entry.label}: {failed[entry.label]}")
     return _settled(plan, results, failed, dataset, splits[0], out)
+
+
+def _reason(error: Exception) -> str:
+    """What a breakdown says; of a bug, most likely in a method of one's own, the line as well."""
+    if error.__cause__ is None:
+        return str(error)
+    place = extract_tb(error.__cause__.__traceback__)[-1]
+    return f"{error} ({place.filename}, line {place.lineno})"
 
 
 def resume_comparison(folder: Path, shown: Shown = unseen) -> Comparison:

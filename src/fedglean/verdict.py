@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from scipy.special import stdtrit
+from scipy.special import betaincinv, stdtrit
 from torch import Tensor
 
 from fedglean.augment import Recipe
@@ -31,6 +31,8 @@ LABELS_ALONE = ("hub-only", "fedavg", "fedprox", "fednova", "scaffold", "vrl-sgd
 ALL_LABELS = ("hub-all", "fedavg-all")
 
 FEW, WIDE = 5, " (few, so they are wide)"
+#: Of so many images one may be wrong about at most, 97.5 % sure, where none was seen: -log(0.025).
+NEVER = 3.69
 IMAGES = "the test images of one seed: how seeds differ is not in it"
 UNTESTED = "one seed, which says nothing until its final models are tested image by image"
 
@@ -162,15 +164,22 @@ def over_seeds(gaps: Sequence[float]) -> Difference | None:
         return None
     reach = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / sqrt(len(gaps))
     mean = fmean(gaps)
-    return Difference(mean, mean - reach, mean + reach, f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else ""))
+    over = f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else "")
+    return Difference(mean, max(-1.0, mean - reach), min(1.0, mean + reach), over)
 
 
 def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Difference:
     """By which test images each is `right` about; where that is not known, the gap may as well be any."""
     if mine is None or its is None:
         return Difference(gap, -1.0, 1.0, UNTESTED)
-    reach = 1.96 * float((mine - its).std()) / sqrt(len(mine))
-    return Difference(gap, gap - reach, gap + reach, IMAGES)
+    better, worse, count = int((mine > its).sum()), int((mine < its).sum()), len(mine)
+    if not better + worse:
+        return Difference(gap, -NEVER / count, NEVER / count, IMAGES)
+    # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one of them has right.
+    low = float(betaincinv(better, worse + 1, 0.025)) if better else 0.0
+    high = float(betaincinv(better + 1, worse, 0.975)) if worse else 1.0
+    apart = (better + worse) / count
+    return Difference(gap, (2 * low - 1) * apart, (2 * high - 1) * apart, IMAGES)
 
 
 def right(result: Result, dataset: Dataset) -> Tensor:

@@ -53,11 +53,15 @@ def reproduce(
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     options = tuple(map(assignment, set or []))
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
+    wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
     try:
-        study.run(Wish(folder, seeds, scale, cell, data_root, options, quiet))
+        study.run(wish)
     except KeyboardInterrupt as error:
         raise ended("stopped; the same command goes on", INTERRUPTED) from error
-    print(f"numbers: {folder / 'result.json'}")
+    numbers, picture = wish.file("result.json"), wish.file("figure.png")
+    print(f"numbers: {numbers if numbers.exists() else folder / 'result.json'}")
+    if picture.exists():
+        print(f"picture: {picture}")
 
 
 def _folder(what: str, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> str:

@@ -147,7 +147,7 @@ def _splits(wish: Wish) -> None:
         bubble_chart(split, dataset.train_labels, dataset.classes, pictures[alpha])
         held = {"labelled": split.labelled, "unlabelled": split.unlabelled}
         counts[alpha] = {name: _by_class(parts, dataset.train_labels, classes) for name, parts in held.items()}
-    _together(pictures, title).savefig(wish.out / "figure.png", dpi=130)
+    _together(pictures, title).savefig(wish.file("figure.png"), dpi=130)
     keep(wish, title, (), {"images_by_client_and_class": counts})
     spread = {alpha: _classes_a_client(held) for alpha, held in counts.items()}
     print(f"{title}\nclasses a client, on average: " + ", ".join(f"alpha {a}: {n:.1f}" for a, n in spread.items()))

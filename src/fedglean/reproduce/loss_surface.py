@@ -121,7 +121,7 @@ def surfaces(wish: Wish) -> None:
         note(f"{cell}: {steps * steps} points of the surface", wish)
         found[cell] = surface(*_solution(result), steps)
     make_folder(wish.out)
-    drawing(found, title).savefig(wish.out / "figure.png", dpi=130)
+    drawing(found, title).savefig(wish.file("figure.png"), dpi=130)
     claims = ("with alpha_2 = 0.1 the surface is smoother than with 0",)
     numbers = {cell: {"surface": values.tolist(), **summary(values)} for cell, values in found.items()}
     about = {"places": np.linspace(-REACH, REACH, steps).tolist(), "unlabelled_images_a_client": SEEN}

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -209,7 +208,7 @@ def _run(figure: Figure, wish: Wish) -> None:
     panels = [figure.panels[cell].made(wish) for cell in one_of(wish.cell, tuple(figure.panels))]
     title = shown_title(figure.title, wish)
     make_folder(wish.out)
-    drawing(panels, title).savefig(wish.out / "figure.png", dpi=130)
+    drawing(panels, title).savefig(wish.file("figure.png"), dpi=130)
     keep(wish, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
     tell(panels, title, figure.claims, comparable=wish.comparable)
 
@@ -222,10 +221,10 @@ def shown_title(title: str, wish: Wish) -> str:
 
 
 def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
-    """Everything that is drawn, in `result.json`."""
+    """Everything that is drawn, in `result.json`; of one part alone in a file of its own."""
     facts = {**made_by(), "title": title, "scale": wish.scale, "seeds": wish.seeds, "options": dict(wish.options)}
     content = {**facts, "cell": wish.cell, "claims": list(claims), **numbers}
-    write_whole(Path(wish.out) / "result.json", json.dumps(content, indent=1).encode())
+    write_whole(wish.file("result.json"), json.dumps(content, indent=1).encode())
 
 
 def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable: bool = True) -> None:

@@ -139,7 +139,7 @@ def _augmentations(wish: Wish) -> None:
     note(f"examples from {name}", wish)
     title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", wish)
     make_folder(wish.out)
-    _pictured(rows, title).savefig(wish.out / "figure.png", dpi=130)
+    _pictured(rows, title).savefig(wish.file("figure.png"), dpi=130)
     change = {name: [_change(image, each) for each in row] for name, row in rows.items()}
     keep(wish, title, (), {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
     print(f"{title}\nmean change of a pixel by level of shear: " + ", ".join(f"{x:.1f}" for x in change["ShearX"]))

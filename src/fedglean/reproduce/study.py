@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -31,13 +32,19 @@ class Wish:
         """Whether numbers are of the data set that the paper's are of."""
         return not {"data", "data.name"} & dict(self.options).keys()
 
+    def file(self, name: str) -> Path:
+        """Where that is written: what was found of one part leaves alone what was found of all of them."""
+        part = "" if self.cell is None else re.sub(r"[^\w.=-]+", "-", f"-{self.cell}")
+        return self.out / f"{Path(name).stem}{part}{Path(name).suffix}"
+
 
 @dataclass(frozen=True)
 class Study:
     """One entry of `fedglean reproduce`.
 
     `run` does what is still to be done below `wish.out` (finished parts are found there and kept), prints what came out
-    next to what was published, and leaves `result.json` and, where there is something to draw, `figure.png`.
+    next to what was published, and leaves `result.json` and, where there is something to draw, `figure.png`;
+    a figure or theorem of which one part was asked for leaves `wish.file` of both.
     """
 
     title: str

@@ -225,7 +225,7 @@ def _canvas(panels: int, title: str) -> tuple[Canvas, list[Axes]]:
 
 def _finish(wish: Wish, title: str, canvas: Canvas, found: Mapping[str, Numbers]) -> None:
     make_folder(wish.out)
-    canvas.savefig(wish.out / "figure.png", dpi=110)
+    canvas.savefig(wish.file("figure.png"), dpi=110)
     keep(wish, title, (), {"found": dict(found)})
     print(title)
 
