@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -257,3 +258,11 @@ def test_onnx_is_imported_late() -> None:
     assert "fedglean.export" in sys.modules
     source = Path(sys.modules["fedglean.export"].__file__ or "").read_text()
     assert not [line for line in source.splitlines() if line.startswith(("import onnx", "from onnx"))]
+
+
+def test_a_file_of_other_weights_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    shape = {"architectures": [], "classes": ["a"]}
+    for about in ({}, [], shape, {**shape, "architectures": 3}):
+        save_file({"some": torch.zeros(2)}, tmp_path / "other", metadata={"fedglean": json.dumps(about)})
+        with pytest.raises(StorageError, match="is not a file that"):
+            load_classifier(tmp_path / "other")

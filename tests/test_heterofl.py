@@ -116,13 +116,13 @@ def test_an_element_is_the_mean_over_its_owners_and_without_one_as_it_was(widths
     assert untouched > 0 if widths == "0.5,0.25" else untouched < before.parameters["output.weight"].numel()
 
 
-def test_only_narrow_models_travel() -> None:
+def test_only_narrow_models_and_who_owns_what_of_them_travel() -> None:
     case = small_experiment(replace(HETERO, widths="0.5,0.25"), norm="layer", rounds=1)
     line, model = play(case).history[0], case.start().model
     size = [8 * narrowed(model, share).size() for share in (0.5, 0.25)]
     labelled = [client for client, held in enumerate(case.federation.labelled) if len(held)]
     assert line["bytes_down"] == 4 * sum(size)
-    assert line["bytes_up"] == sum(size[client % 2] + 8 * 10 for client in labelled)
+    assert line["bytes_up"] == sum(2 * size[client % 2] + 8 * 10 for client in labelled)
 
 
 def test_at_full_width_and_unmasked_it_is_the_equal_average() -> None:

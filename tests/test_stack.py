@@ -138,6 +138,21 @@ def test_a_narrower_width_is_taken_where_it_lasts() -> None:
     assert list(segments([200, 190, 180, 170])) == [(4, range(180)), (2, range(180, 190)), (1, range(190, 200))]
 
 
+def test_nothing_has_one_shape_on_both_executors() -> None:
+    def outputs(model: Any, images: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = model.evaluate(images)
+        return made
+
+    def guess(count: int) -> Generator[Any, Any, Any]:
+        return (yield Predict(MODEL, some(0, count), apply=outputs))
+
+    def shapes(executor: Loop) -> list[tuple[int, ...]]:
+        asked = [Party(f"client {count}", guess(count), count) for count in (7, 0)]
+        return [tuple(answer.shape) for answer in executor.run(asked)]
+
+    assert shapes(Loop(SETTING)) == shapes(Stack(SETTING)) == [(7, 10), (0,)]
+
+
 def test_an_idle_lane_changes_nothing() -> None:
     trainer = lanes.Trainer(SETTING)
     real, idle = Lane(training(some(0, 9)), 5), Lane(training(some(0, 9)), 5, idle=True)

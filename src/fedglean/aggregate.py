@@ -45,6 +45,7 @@ class Partial:
             if isinstance(weight, int | float):
                 self._accumulate(name, row, float(weight), 1, factor=float(weight))
             else:
+                self.received += admitted.forms[name].bytes  # the weights travel too
                 weight = admitted.forms[name].row_of(weight).double()
                 self._accumulate(name, row * weight, weight, 1)
         for name, value in upload.report.items():

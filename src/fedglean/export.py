@@ -168,11 +168,10 @@ def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifi
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["fedglean"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        architectures = [Architecture.from_json(each) for each in about["architectures"]]
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        module = Classifier([Architecture.from_json(each) for each in about["architectures"]], about["classes"])
+        module.load_state_dict(state)
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as error:
         raise StorageError(f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})") from error
-    module = Classifier(architectures, about["classes"])
-    module.load_state_dict(state)
     return module.eval()
 
 

@@ -37,6 +37,8 @@ def reproduce(
     if render is not None:
         print(as_markdown(render), end="")
         return
+    if what is None and cell is not None:
+        raise ConfigError("--cell is a part of what? Name the table, figure or theorem before it")
     if what is None:
         rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
         screen().print(names_table("fedglean reproduce NAME; its parts: fedglean reproduce NAME --cell list", rows))
