@@ -52,7 +52,7 @@ def test_a_run_leaves_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "here").iterdir()}
     assert {"config.toml", "metrics.jsonl", "checkpoint", "model.safetensors", "curves.png"} <= names
     lines = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2]
+    assert [(line["round"], line["final"]) for line in lines] == [(1, False), (2, False), (2, True)]
 
 
 def test_runs_get_folders_of_their_own_where_none_is_named(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert 0 < len(metrics.read_text().splitlines()) < 60
     assert call("resume", "here", "--quiet").exit_code == 0
-    assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [*range(1, 61)]
+    assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [*range(1, 61), 60]
 
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "2")])

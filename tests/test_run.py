@@ -122,11 +122,19 @@ def test_rounds_between_tests_are_left_out_but_never_the_last() -> None:
 def test_watching_a_run_gives_every_line_once() -> None:
     seen: list[dict[str, Any]] = []
     config = configure("hub-only", clients=4, labels="hub:50", epochs=1, rounds=3)
-    assert run(config, on_round=seen.append).history == seen and len(seen) == 3
+    assert run(config, on_round=seen.append).history == seen and [line["round"] for line in seen] == [1, 2, 3, 3]
+
+
+def test_semifl_whose_clients_never_train_is_what_it_is_measured_against() -> None:
+    common = {"clients": 4, "labels": "hub:50", "rounds": 2, "epochs": 2}
+    alone = run(configure("hub-only", batch=10, **common))
+    semifl = run(configure("semifl", hub_batch=10, threshold=1.0, statistics_from="hub", **common))
+    assert not any(line["answered"] for line in semifl.history)
+    assert torch.equal(*(tree.row(dict(each.predictors["model"].parameters)) for each in (alone, semifl)))
 
 
 def test_a_method_without_an_ending_resumes_to_the_same_result(tmp_path: Path) -> None:
-    config = configure("hub-only", clients=4, labels="hub:50", epochs=1, rounds=2)
+    config = configure("fedavg", clients=4, labels="ALL:10%", epochs=1, rounds=2)
     first = run(config, tmp_path / "run")
     assert resume(tmp_path / "run").history == first.history
 
@@ -160,7 +168,7 @@ def test_a_run_does_not_go_on_with_other_images(change: Callable[[Path], None], 
         resume(tmp_path / "run")
     shutil.rmtree(images)
     kept.rename(images)
-    assert len(resume(tmp_path / "run").history) == 3
+    assert len(resume(tmp_path / "run").history) == 4
 
 
 def test_a_federation_in_which_a_method_means_nothing_is_refused_before_any_work() -> None:

@@ -86,7 +86,7 @@ def test_watch_shows_rounds_while_a_run_goes_on_in_another_process(tmp_path: Pat
 
         until(finished)
     assert process.wait(60) == 0
-    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 40
+    assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 41
 
 
 def test_watch_says_where_and_ends_by_an_interrupt(made: Made) -> None:

@@ -44,6 +44,10 @@ class HubTraining(Method):
         tested = yield from with_statistics({"model": trained.model}, hub, "hub")
         return Record(model=trained.model, memory=trained.memory, tested=tested["model"])
 
+    def finish(self, hub: Hub, state: Record) -> Talk | None:
+        """SemiFL ends on one more training at the hub: what it is measured against does too."""
+        return self.round(hub, state)
+
 
 @dataclass(frozen=True)
 class FedAvg(Method):
