@@ -14,9 +14,6 @@ class PseudoAvg(Method):
     threshold: float = setting(0.9, "confidence from which on a guess is taken for a label", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
 
-    def start(self, make):
-        return Record(model=make("model"), tested=make("model"))
-
     def round(self, hub, state):
         tuned = yield self.training(state.model, hub.labelled, view="weak")
         sent = yield from with_statistics({"model": tuned.model}, hub, "everyone")

@@ -241,15 +241,9 @@ class Mutable(Method):
 
     rate: float = 0.1
 
-    def start(self, make: Any) -> Record:
-        return Record(model=make("model"))
-
     def round(self, hub: Hub, state: Record) -> Talk:
         yield from ()
         return state
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
 
 BROKEN: list[tuple[Method, str]] = [

@@ -45,9 +45,6 @@ class Plain(Method):
     epochs: int = setting(1, "local epochs", low=1)
     rate: float = 0.1
 
-    def start(self, make):
-        return Record(model=make("model"))
-
     def round(self, hub, state):
         reply = yield Ask(self.client, to=hub.everyone, message={"model": state.model})
         return Record(model=reply.mean("model"))
@@ -58,9 +55,6 @@ class Plain(Method):
         streams = {"labelled": Stream(me.labelled)}
         trained = yield Train(message.model, streams, supervised, SGD(self.rate), epochs=self.epochs)
         return Upload(model=trained.model, weight=len(me.labelled))
-
-    def predictors(self, state):
-        return {"model": state.model}
 
 
 def hidden(layers, images):
@@ -300,7 +294,7 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
     [
         ('{"plain": Plain}', '{"semifl": Plain}', "a method 'semifl' is in fedglean already; choose another name"),
         ("(frozen=True)", "", "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it"),
-        ("def predictors", "def others", "Plain lacks predictors"),
+        ("def round", "def rounds", "Plain lacks round"),
         (
             '= setting(1, "local epochs", low=1)\n    rate: float = 0.1',
             "\n    rate: float",

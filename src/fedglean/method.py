@@ -314,19 +314,19 @@ def setting(
 
 
 class Method(ABC):
-    """Subclasses are frozen dataclasses whose fields are the settings of the method."""
+    """Subclasses are frozen dataclasses whose fields are the settings of the method. Only `round` must be written."""
 
-    @abstractmethod
     def start(self, make: Callable[..., Model]) -> Record:
-        """The hub's state before round 1; `make(name, width=1.0)` draws a fresh model."""
+        """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a fresh one."""
+        return Record(model=make("model"))
 
     @abstractmethod
     def round(self, hub: Hub, state: Record) -> Talk:
         """One round: the paper's outer loop, returning the new state."""
 
-    @abstractmethod
     def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
-        """What is tested, by name; the first is the result."""
+        """What is tested, by name; the first is the result. By default the state's `model`."""
+        return {"model": state.model}
 
     @property
     def drops(self) -> bool:

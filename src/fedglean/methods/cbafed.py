@@ -63,9 +63,6 @@ class CBAFed(Method):
         counts = next(iter(model.parameters.values())).new_zeros(model.architecture.classes)
         return Record(model=model, older=model, counts=counts)
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         done = hub.round - self.warmup_rounds - 1
         with_labels = [client for client in hub.everyone if hub.clients[client].labelled]

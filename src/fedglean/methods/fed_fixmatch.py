@@ -51,12 +51,6 @@ class FedFixMatch(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg+FixMatch", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         return (yield from averaged(self.client, hub.sample(self.active), hub, state))
 
@@ -121,9 +115,6 @@ class FedSGDFixMatch(Method):
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
         return Record(model=model, memory=self.sgd.fresh_memory(model))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         model, memory = state.model, state.memory

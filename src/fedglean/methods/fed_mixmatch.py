@@ -4,7 +4,7 @@ A fully labelled client does FedAvg and a partially labelled one MixMatch, as in
 which has nothing to mix its guesses with, stays away. Clients weigh by their number of images.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,12 +37,6 @@ class FedMixMatch(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg+MixMatch", clients)
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         share = min(1.0, hub.progress / self.ramp) if self.ramp else 1.0

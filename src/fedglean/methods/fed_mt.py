@@ -10,7 +10,7 @@ A client without labels learns from its teacher alone, one with all labels from 
 what is averaged, by the number of images, is the students.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,12 +47,6 @@ class FedMT(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("Fed-MT", clients)
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         done = (hub.round - 1) * self.epochs

@@ -47,9 +47,6 @@ class FedAvgM(Method):
         model = make("model")
         return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
         reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})

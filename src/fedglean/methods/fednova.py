@@ -60,9 +60,6 @@ class FedNova(Method):
         model = make("model")
         return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         model, rate = state.model, cosine(self.rate, hub.progress) if self.annealed else self.rate
         # A client's epochs have at most a step an image, and a gradient is used up to 1 / (1 - momentum) times.

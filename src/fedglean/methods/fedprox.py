@@ -7,7 +7,7 @@ The pull also makes unfinished work safe to average. `stragglers` is the paper's
 after a random number of epochs, and count all the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -37,12 +37,6 @@ class FedProx(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedProx", clients)
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate

@@ -51,9 +51,6 @@ class FedRGD(Method):
         memories = [self.sgd.fresh_memory(model)] * self.groups
         return Record(model=model, means=[model] * self.groups, memories=memories)
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def rate_of(self, hub: Hub) -> float:
         """Grows linearly, then falls along 7/16 of a cosine's half wave, as FixMatch's does."""
         grown = min(1.0, hub.round / (self.warm_up * hub.rounds)) if self.warm_up else 1.0

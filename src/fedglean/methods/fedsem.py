@@ -7,12 +7,11 @@ A fully labelled client does FedAvg throughout, a partially labelled one both ph
 second. Clients weigh by the images that they trained on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
-from fedglean.models import Model
 from fedglean.sgd import SGD
 from fedglean.tree import Record
 
@@ -32,12 +31,6 @@ class FedSem(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedSem", clients)
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         guessing = hub.progress >= self.labels_only

@@ -61,9 +61,6 @@ class FL2(Method):
         velocity = tree.zeros(dict(model.parameters))
         return Record(model=model, velocity=velocity, memory=self.sgd.fresh_memory(model))
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         if hub.round == 1 and self.pretraining:
             state = yield from self.at_hub(hub, state, self.pretraining)

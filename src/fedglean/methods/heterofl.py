@@ -65,9 +65,6 @@ class HeteroFL(Method):
             narrowed(model, share)  # a net that cannot be so narrow is refused here, before the first round
         return Record(model=model)
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         to, parts = hub.sample(self.active), {share: narrowed(state.model, share) for share in self.shares}
         width = {client: self.shares[self.turn(hub, client) % len(self.shares)] for client in to}

@@ -13,7 +13,7 @@ its teacher.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,12 +56,6 @@ class RSCFed(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
             raise ConfigError("RSCFed needs clients with labels; 'semifl' works with labels at the hub alone")
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         model = state.model if hub.round > 1 else (yield from self.warmed_up(hub, state.model))

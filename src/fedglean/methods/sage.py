@@ -13,7 +13,7 @@ without labels trains on the targets alone.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,12 +48,6 @@ class Sage(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SAGE", clients)
-
-    def start(self, make: Callable[..., Model]) -> Record:
-        return Record(model=make("model"))
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         return (yield from averaged(self.client, hub.sample(self.active), hub, state))

@@ -41,9 +41,6 @@ class Scaffold(Method):
         model = make("model")
         return Record(model=model, control=tree.zeros(dict(model.parameters)))
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         model, control = state.model, state.control
         expect = {"change": Expect(control, bound=1e3)}

@@ -39,9 +39,6 @@ class VRLSGD(Method):
         model = make("model")
         return Record(model=model, control=tree.zeros(dict(model.parameters)))
 
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.model}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         model, control = state.model, state.control
         steps = 1 if self.warm_up and hub.round == 1 else self.period
