@@ -273,20 +273,21 @@ def _preset(name: str) -> dict[str, Any]:
     return {**PRESETS[name].layer, "method": PRESETS[name].method}
 
 
-def _settings(method: str) -> list[str]:
+def settings_of(method: str) -> list[str]:
+    """Their names."""
     return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
 
 
 def _refuse_hidden(method: str) -> None:
     """A setting that has the name of an option could never be given."""
-    hidden = sorted({*_settings(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
+    hidden = sorted({*settings_of(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
     if hidden:
         raise ConfigError(f"setting '{hidden[0]}' of {method} has the name of an option of every run; rename it")
 
 
 def _place(option: str, value: Any, method: str) -> str:
     """The full key of an option."""
-    settings = _settings(method)
+    settings = settings_of(method)
     if "." in option or (isinstance(value, Mapping) and option in ("settings", *SECTIONS)):
         return option
     if option in FLAT:

@@ -3,12 +3,12 @@
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
-from fedglean.config import FLAT, Config, DataConfig, configure
+from fedglean.config import FLAT, Config, DataConfig, configure, settings_of
 from fedglean.data.partition import Split
 from fedglean.data.sources import PUBLISHED
 from fedglean.errors import unknown
@@ -86,11 +86,7 @@ def config_of(training: Training, wish: Wish) -> Config:
 
 def _concerns(option: str, method: str) -> bool:
     """Whether a method has an option; one that only other methods have is for other lines of the figure."""
-    return option in _settings(method) or not any(option in _settings(other) for other in METHODS)
-
-
-def _settings(method: str) -> list[str]:
-    return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+    return option in settings_of(method) or not any(option in settings_of(other) for other in METHODS)
 
 
 def _scaled(given: dict[str, Any], scale: float) -> dict[str, Any]:
