@@ -141,7 +141,7 @@ def test_nobody_answers_for_a_client_of_another_block(claimed: int) -> None:
 
     here = everything(under(config, Here, deliver=deliver))
     lost = everything(under(config, Here, deliver=drop((1, 2))))
-    assert here["tensors"] == lost["tensors"] and "has answered already" in here["lines"][0]
+    assert here["tensors"] == lost["tensors"] and "answers in another block" in here["lines"][0]
     assert everything(under(config, Workers, workers=2, deliver=deliver)) == here
 
 

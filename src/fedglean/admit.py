@@ -188,7 +188,9 @@ class Gate:
             raise Refused(f"stale: it answers round {envelope.round}, exchange {envelope.ask}")
         if envelope.client not in self.asked:
             raise Refused("this client was not asked")
-        if envelope.client in self.seen or envelope.client not in self.declared:
+        if envelope.client not in self.declared:
+            raise Refused("this client answers in another block")
+        if envelope.client in self.seen:
             raise Refused("duplicate: this client has answered already")
 
     def _read(self, upload: Any, client: int) -> Admitted:
