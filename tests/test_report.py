@@ -201,6 +201,21 @@ def own_images(path: Path, hub: int = 40) -> str:
     return str(path)
 
 
+def test_who_has_all_images_at_one_place_learns_from_unlabelled_ones_but_says_nothing_of_clients(
+    made: Made, tmp_path: Path
+) -> None:
+    own: dict[str, Any] = {"rounds": 1, "steps": 1, "clients": 1, "labels": "each:20"}
+    for method in ("fixmatch", "uda"):
+        run(config(method, **own), tmp_path / method)
+    one = told(gather([tmp_path / "fixmatch", made.all / "hub-only"]), Examiner())["help"]
+    assert one["why"].startswith("fixmatch has everybody's images at one place") and "a reference" in one["why"]
+    both = told(gather([tmp_path]), Examiner())
+    assert both["help"]["why"].startswith("fixmatch and uda have everybody's images") and not both["help"]["how"]
+    assert {group["role"] for group in both["groups"]} == {"reference"}
+    with_method = told(gather([tmp_path, made.all]), Examiner())["help"]
+    assert [answer["label"] for answer in with_method["answers"]] == ["semifl"]
+
+
 def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(made: Made, tmp_path: Path) -> None:
     assert [group.label for group in gather([made.all])] == ["hub-only", "semifl"]
     twice = gather([made.all / "semifl/seed-0", made.all / "semifl/seed-1"])

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.checkpoint import write_whole
-from fedglean.config import make_method, to_toml
+from fedglean.config import to_toml
 from fedglean.methods import METHODS
-from fedglean.methods.central import Central
 from fedglean.plugins import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Group, Told, gather
-from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
+from fedglean.report.story import Scores, against_the_best, at_one_place, best, did_it_help, headline, last, role
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 
@@ -68,7 +67,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "method": config.method,
         "summary": METHODS[config.method].summary,
         "role": role(group),
-        "federated": not isinstance(make_method(config), Central),
+        "federated": not at_one_place(group),
         "data": config.data.name,
         "rounds": config.rounds,
         "finished": group.finished,

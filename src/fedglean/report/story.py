@@ -32,10 +32,15 @@ class Scores:
 
 def role(group: Group) -> str:
     """What runs are there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
-    config, unlabelled = group.config, group.runs[0].split.unlabelled
-    if config.method in ALL_LABELS or isinstance(make_method(config), Central) or not any(map(len, unlabelled)):
+    method, unlabelled = group.config.method, group.runs[0].split.unlabelled
+    if method in ALL_LABELS or at_one_place(group) or not any(map(len, unlabelled)):
         return "reference"
-    return "labels alone" if config.method in LABELS_ALONE else "method"
+    return "labels alone" if method in LABELS_ALONE else "method"
+
+
+def at_one_place(group: Group) -> bool:
+    """Whether it is no federation: all images, labelled or not, are at one site."""
+    return isinstance(make_method(group.config), Central)
 
 
 def last(runs: Sequence[Told], name: str) -> Scores:
@@ -96,7 +101,7 @@ def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
     """The answers where a labels-only run of the same task is there, as a comparison has them; else how to get one."""
     methods = [group for group in groups if role(group) == "method"]
     if not methods:
-        return {"answers": [], "how": None, "why": "None of these runs learns from unlabelled images."}
+        return {"answers": [], "how": None, "why": _without_methods(groups)}
     alone = [group for group in groups if role(group) == "labels alone"]
     answers = [answer for group in methods if (answer := _answer(group, alone, examiner)) is not None]
     if answers:
@@ -105,6 +110,23 @@ def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
     if any(_same_task(group.runs[0], floor.runs[0]) for group in methods for floor in waited):
         return {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
     return {"answers": [], "how": _how(methods[0]), "why": "That takes a run on the labels alone to compare with:"}
+
+
+def _without_methods(groups: Sequence[Group]) -> str:
+    """Why there is no answer; who has all images at one place learns from the unlabelled ones, but from no client."""
+    pooled = [group.label for group in groups if at_one_place(group)]
+    if not pooled:
+        return "None of these runs learns from unlabelled images."
+    verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
+    return (
+        f"{_listed(pooled)} {verb} everybody's images at one place, unlabelled ones too: {kind} to measure federations "
+        "by, no answer about clients that keep theirs."
+    )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """As a sentence takes them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
 def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[str, Any] | None:
