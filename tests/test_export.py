@@ -15,7 +15,6 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import fedglean
-from fedglean.augment import Recipe
 from fedglean.cli import app
 from fedglean.errors import ConfigError, StorageError
 from fedglean.export import (
@@ -36,7 +35,7 @@ from fedglean.randomness import key, uniform
 with_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra export is missing"
 )
-RECIPE = Recipe((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), flip=False, pad=0)
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 #: Every net and every norm at least once.
 NETS = [
     ("cnn", "static"),
@@ -63,7 +62,7 @@ def drawn(name: str, norm: str, width: float = 1.0) -> Model:
 
 
 def trained(predictor: Model | Mixture) -> Trained:
-    return Trained("model", predictor, tuple("abcde"), RECIPE)
+    return Trained("model", predictor, tuple("abcde"), MEAN, STD)
 
 
 def pixels(count: int) -> Tensor:
@@ -110,7 +109,7 @@ def test_an_onnx_file_says_what_it_takes_and_names_no_place_on_this_machine(tmp_
     file = onnx.load(path)
     onnx.checker.check_model(file)
     about = {each.key: each.value for each in file.metadata_props}
-    assert json.loads(about["classes"]) == list("abcde") and json.loads(about["std"]) == list(RECIPE.std)
+    assert json.loads(about["classes"]) == list("abcde") and json.loads(about["std"]) == list(STD)
     assert about["input"].startswith("uint8") and about["output"].startswith("probabilities")
     shape = [each.dim_param or each.dim_value for each in file.graph.input[0].type.tensor_type.shape.dim]
     assert shape == ["n", 3, 16, 16]

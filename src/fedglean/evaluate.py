@@ -1,6 +1,6 @@
 """What the models are worth. The only room where hidden labels are read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedglean.augment import channels_last, view
+from fedglean.augment import Recipe, channels_last, view
 from fedglean.data.federation import Truth
 from fedglean.data.images import Predictions
 from fedglean.engines.batches import Setting
@@ -28,6 +28,14 @@ def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
             for part, keys in zip(torch.split(images, batch), torch.split(unused, batch), strict=True)
         ]
     return torch.cat(parts)
+
+
+def plain_logits(predictor: Predictor, images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """`logits` outside of a run, where the data's mean and deviation are all that is known; the model says the rest."""
+    model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
+    weight = next(iter(model.parameters.values()))
+    setting = Setting(Recipe(tuple(mean), tuple(std), flip=False, pad=0), weight.dtype)
+    return logits(predictor, images.to(weight.device), setting)
 
 
 @dataclass

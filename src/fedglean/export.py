@@ -19,11 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedglean.augment import Recipe
 from fedglean.checkpoint import write_whole
-from fedglean.engines.batches import Setting
 from fedglean.errors import ConfigError, StorageError, unknown
-from fedglean.evaluate import Predictor, logits
+from fedglean.evaluate import Predictor, plain_logits
 from fedglean.folder import RunFolder
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
@@ -102,7 +100,8 @@ class Trained:
     name: str
     predictor: Predictor
     classes: tuple[str, ...]
-    recipe: Recipe
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -117,15 +116,15 @@ class Trained:
             "classes": self.classes,
             "input": INPUT,
             "output": OUTPUT,
-            "mean": self.recipe.mean,
-            "std": self.recipe.std,
+            "mean": self.mean,
+            "std": self.std,
             "architectures": [model.architecture.to_json() for model in self.models],
         }
 
     def classifier(self) -> Classifier:
         module = Classifier([model.architecture for model in self.models], self.classes)
         weights = self.predictor.weights if isinstance(self.predictor, Mixture) else (1.0,)
-        moments = torch.tensor([self.recipe.mean, self.recipe.std], dtype=torch.float64)[..., None, None] * 255
+        moments = torch.tensor([self.mean, self.std], dtype=torch.float64)[..., None, None] * 255
         state = {"mean": moments[0], "std": moments[1], "weights": torch.tensor(weights)}
         for place, model in enumerate(self.models):
             tensors = {**model.parameters, **model.statistics}
@@ -135,8 +134,7 @@ class Trained:
 
     def judge(self, images: Tensor) -> Tensor:
         """The original's probabilities."""
-        dtype = next(iter(self.models[0].parameters.values())).dtype
-        return logits(self.predictor, images, Setting(self.recipe, dtype)).softmax(-1)
+        return plain_logits(self.predictor, images, self.mean, self.std).softmax(-1)
 
 
 def read_run(folder: Path, name: str | None = None) -> Trained:
@@ -145,8 +143,7 @@ def read_run(folder: Path, name: str | None = None) -> Trained:
     name = next(iter(predictors)) if name is None else name
     if name not in predictors:
         raise unknown("predictor", name, predictors)
-    recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
-    trained = Trained(name, predictors[name], tuple(notes["classes"]), recipe)
+    trained = Trained(name, predictors[name], *(tuple(notes[each]) for each in ("classes", "mean", "std")))
     if any(model.needs_statistics and not model.statistics for model in trained.models):
         raise StorageError(f"{folder} has a model without batch-norm statistics; its output depends on the batch")
     return trained

@@ -8,13 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedglean.augment import Recipe
 from fedglean.data.folders import read_image
-from fedglean.engines.batches import Setting
 from fedglean.errors import DataError
-from fedglean.evaluate import Predictor, logits
+from fedglean.evaluate import plain_logits
 from fedglean.folder import RunFolder
-from fedglean.method import Mixture
 
 
 @dataclass(frozen=True)
@@ -38,22 +35,12 @@ def predict(
     paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
     predictors, notes = RunFolder(Path(folder)).predictors()
     predictor = next(iter(predictors.values()))
-    model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
-    shape = model.architecture.shape
     if not paths:
         return []
-    stacked = torch.stack([_read(path, shape, tell) for path in paths])
-    recipe = Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0)
-    dtype = next(iter(model.parameters.values())).dtype
-    return _judge(predictor, stacked, paths, notes["classes"], Setting(recipe, dtype))
-
-
-def _judge(
-    predictor: Predictor, stacked: torch.Tensor, images: Sequence[Path], classes: Sequence[str], setting: Setting
-) -> list[Prediction]:
-    rows = logits(predictor, stacked, setting).double().softmax(-1)
-    found = []
-    for path, row in zip(images, rows, strict=True):
+    stacked = torch.stack([_read(path, predictor.architecture.shape, tell) for path in paths])
+    rows = plain_logits(predictor, stacked, notes["mean"], notes["std"]).double().softmax(-1)
+    classes, found = notes["classes"], []
+    for path, row in zip(paths, rows, strict=True):
         best = int(row.argmax())
         shares = {name: float(share) for name, share in zip(classes, row, strict=True)}
         found.append(Prediction(path, classes[best], float(row[best]), shares))

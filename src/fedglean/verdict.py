@@ -11,16 +11,12 @@ from math import isclose, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
 from scipy.special import betaincinv, stdtrit
 from torch import Tensor
 
-from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.engines.batches import Setting
-from fedglean.evaluate import logits
-from fedglean.method import Mixture
+from fedglean.evaluate import plain_logits
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, Spread
 
@@ -185,11 +181,8 @@ def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Differen
 def right(result: Result, dataset: Dataset) -> Tensor:
     """1 for every test image that the final model labels rightly, 0 for the others."""
     predictor = result.predictors[result.names[0]]
-    setting = Setting(Recipe(dataset.mean, dataset.std, flip=False, pad=0), getattr(torch, result.config.engine.dtype))
-    model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
-    device = next(iter(model.parameters.values())).device
-    answers = logits(predictor, dataset.test_images.to(device), setting).argmax(-1).cpu()
-    return (answers == dataset.test_labels).double()
+    output = plain_logits(predictor, dataset.test_images, dataset.mean, dataset.std)
+    return (output.argmax(-1).cpu() == dataset.test_labels).double()
 
 
 def answer(found: Sequence[Help], unlabelled: bool) -> str:

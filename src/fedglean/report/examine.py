@@ -12,12 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.augment import Recipe
 from fedglean.data.dataset import Dataset
 from fedglean.data.split_file import fitted, split_digest
-from fedglean.engines.batches import Setting
 from fedglean.errors import DataError, FedgleanError
-from fedglean.evaluate import logits
+from fedglean.evaluate import plain_logits
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.report.bubbles import holder_names, holdings
 from fedglean.report.gather import Told
@@ -96,11 +94,7 @@ class Examiner:
         if not len(dataset.test_images) or tuple(dataset.test_images.shape[1:]) != tuple(shape):
             raise DataError(f"the data set {dataset.name} found here has no test images of the model's size")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        setting = Setting(
-            Recipe(tuple(notes["mean"]), tuple(notes["std"]), flip=False, pad=0),
-            getattr(torch, run.config.engine.dtype),
-        )
-        output = logits(tree.to_device(predictor, device), dataset.test_images.to(device), setting)
+        output = plain_logits(tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"])
         chances = output.double().softmax(-1).cpu()
         told = run.tested[-1]["accuracy"][name]
         right = (chances.argmax(-1) == dataset.test_labels).double()
