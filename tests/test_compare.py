@@ -208,6 +208,25 @@ def test_a_name_given_twice_is_refused_from_python_too() -> None:
         compare(["semifl", "fl2", "semifl"], 1, labels="hub:20", **SMALL)
 
 
+@pytest.mark.parametrize(
+    ("methods", "seeds", "said"),
+    [
+        ((name for name in ("semifl", "semifl")), 1, "'semifl' is named twice"),
+        ("semifl", [0, 5], "must be a whole one from 1 on"),
+        ({"semifl": None}, 1, "settings of 'semifl' must be a dictionary"),
+        (["semifl", 3], 1, "unknown method '3'"),
+    ],
+)
+def test_slips_in_python_are_told_in_a_sentence(methods: Any, seeds: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        compare(methods, seeds)
+
+
+def test_what_people_call_a_method_is_known() -> None:
+    plan = planned({"semifl": {}, "labels-only": {}, "fixmatch-hub": {}}, 1, {})
+    assert [each.config.method for each in plan.entries] == ["semifl", "hub-only", "fixmatch"]
+
+
 def test_another_net_or_other_rounds_are_no_answer_to_whether_clients_helped(tmp_path: Path) -> None:
     named = {"semifl": {}, "long": {"method": "semifl", "rounds": 3}, "net": {"method": "semifl", "model": "cnn"}}
     found = compare(named | {"hub-only": {}}, 2, out=tmp_path / "c", labels="hub:20", **SMALL)

@@ -1,7 +1,7 @@
 """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
 from fedglean.api import resume, resume_seeds, run, run_seeds, train, train_seeds
-from fedglean.compare import Comparison, compare
+from fedglean.compare import Comparison, compare, resume_comparison
 from fedglean.config import Config, configure
 from fedglean.errors import FedgleanError
 from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
@@ -26,6 +26,7 @@ __all__ = [
     "configure",
     "predict",
     "resume",
+    "resume_comparison",
     "resume_seeds",
     "run",
     "run_seeds",

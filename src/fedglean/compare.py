@@ -11,7 +11,7 @@ share a stack.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
@@ -116,7 +116,7 @@ class Comparison:
 
 
 def compare(
-    methods: str | Sequence[str] | Mapping[str, Mapping[str, Any]],
+    methods: str | Iterable[str] | Mapping[str, Mapping[str, Any]],
     seeds: int = 3,
     *,
     out: Path | str | None = None,
@@ -127,17 +127,21 @@ def compare(
 
     Settings of one method, or another label for it: `{"semifl": {}, "eager": {"method": "semifl", "threshold": 0.5}}`.
     """
-    names = [methods] if isinstance(methods, str) else methods
-    if twice := [name for place, name in enumerate(names) if name in list(names)[:place]]:
+    names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConfigError(f"'{twice[0]}' is named twice; give one of them another label and a setting of its own")
-    named = names if isinstance(names, Mapping) else {name: {} for name in names}
+    named = methods if isinstance(methods, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 
 
 def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping[str, Any]) -> Plan:
     """The methods on one split, that of labels alone among them; whatever cannot be compared is refused here."""
-    if seeds < 1:
-        raise ConfigError(f"the number of seeds must be at least 1, not {seeds}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ConfigError(
+            f"the number of seeds must be a whole one from 1 on, not {seeds}; `seed` is the first of them"
+        )
+    if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
+        raise ConfigError(f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are")
     if not named:
         raise ConfigError(f"no method was named; choose some of {', '.join(METHODS)}")
     try:
@@ -200,9 +204,9 @@ def _reason(error: Exception) -> str:
     return f"{error} ({place.filename}, line {place.lineno})"
 
 
-def resume_comparison(folder: Path, shown: Shown = unseen) -> Comparison:
+def resume_comparison(folder: Path | str, shown: Shown = unseen) -> Comparison:
     """Go on with an interrupted comparison, or get the numbers of a finished one."""
-    return carried_out(read_plan(folder), folder, shown)
+    return carried_out(read_plan(Path(folder)), Path(folder), shown)
 
 
 def is_comparison(folder: Path) -> bool:

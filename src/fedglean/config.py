@@ -22,7 +22,7 @@ from fedglean.data.partition import dealer, of_form
 from fedglean.data.sources import DATASETS, OWN, PUBLISHED
 from fedglean.errors import ConfigError, unknown
 from fedglean.method import Method, setting
-from fedglean.methods import METHODS
+from fedglean.methods import ALIASES, METHODS
 from fedglean.models import NORMS
 from fedglean.models.nets import net_of
 from fedglean.plugins import activate, digests
@@ -255,9 +255,10 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     chosen = name if name is not None else named[-1] if named else None
     if chosen is None:
         raise ConfigError(f"no method was named; choose one of {', '.join(METHODS)}")
-    if not isinstance(chosen, str) or chosen not in METHODS:
+    found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
+    if found is None:
         raise unknown("method", str(chosen), METHODS)
-    return chosen
+    return found
 
 
 def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:

@@ -280,3 +280,6 @@ METHODS: dict[str, Entry] = {
         {"rounds": 40, "split": {"labels": "all-hub"}, "settings": {"epochs": 1, "batch": 50}},
     ),
 }
+
+#: What else people call some of them.
+ALIASES = {"labels-only": "hub-only", "fixmatch-hub": "fixmatch"}
