@@ -222,10 +222,36 @@ def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(made: M
     assert [group.label for group in twice] == ["semifl (seed-0)", "semifl (seed-1)"]
     assert [group.label for group in gather({"ours": made.all / "semifl"})] == ["ours"]
     shutil.copytree(made.all, tmp_path / "both")
-    entries = [{"label": "SemiFL, ours", "folder": "semifl"}, {"label": "late", "folder": "late"},
-               {"label": "labels", "folder": "hub-only"}]  # fmt: skip
-    (tmp_path / "both/compare.json").write_text(json.dumps({"entries": entries}))
+    planned(tmp_path / "both", {"SemiFL, ours": "semifl", "late": "fedavg-fixmatch", "labels": "hub-only"})
     assert [group.label for group in gather([tmp_path / "both"])] == ["SemiFL, ours", "labels"]
+
+
+def planned(folder: Path, methods: dict[str, str]) -> None:
+    """Make a folder that of a comparison under way: label by label, what is to run there."""
+    entries = [
+        {"label": label, "folder": method, "config": asdict(config(method))} for label, method in methods.items()
+    ]
+    (folder / "compare.json").write_text(json.dumps({"entries": entries}))
+
+
+def test_what_a_comparison_has_yet_to_begin_is_named_and_waited_for(made: Made, tmp_path: Path) -> None:
+    def page(*begun: str) -> dict[str, Any]:
+        shutil.rmtree(tmp_path / "all", ignore_errors=True)
+        for method in begun:
+            shutil.copytree(made.all / method, tmp_path / "all" / method)
+        planned(tmp_path / "all", {"ours": "semifl", "labels": "hub-only", "other": "fedavg-fixmatch"})
+        return shown(write_page([tmp_path / "all"], tmp_path / "page.html"))
+
+    without_floor, without_methods, with_both = page("semifl"), page("hub-only"), page("semifl", "hub-only")
+    assert without_floor["coming"] == ["labels", "other"] and without_methods["coming"] == ["ours", "other"]
+    assert without_floor["help"] == {
+        "answers": [], "how": None, "why": "labels is still to come, on the labels alone."
+    }  # fmt: skip
+    assert without_methods["help"]["why"] == "ours and other are still to come."
+    assert [each["label"] for each in with_both["help"]["answers"]] == ["ours"] and not with_both["help"]["why"]
+    finished = json.loads((tmp_path / "all/compare.json").read_text()) | {"answer": "yes"}
+    (tmp_path / "all/compare.json").write_text(json.dumps(finished))
+    assert shown(write_page([tmp_path / "all"], tmp_path / "page.html"))["coming"] == []
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_came(tmp_path: Path) -> None:

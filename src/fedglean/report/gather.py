@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedglean.config import Config
+from fedglean.config import Config, resolve
 from fedglean.data.partition import Split
 from fedglean.errors import StorageError, no_folder
 from fedglean.folder import RunFolder
@@ -66,15 +66,30 @@ class Group:
         return all(run.finished for run in self.runs)
 
 
+@dataclass(frozen=True)
+class Coming:
+    """A line of a comparison that goes on; its runs have not begun."""
+
+    label: str
+    path: Path
+    config: Config
+
+
 def gather(folders: Mapping[str, Path] | Sequence[Path]) -> list[Group]:
-    """All that the folders hold, in their order, each with a label of its own."""
+    """All runs that the folders hold, in their order, each with a label of its own."""
+    return survey(folders)[0]
+
+
+def survey(folders: Mapping[str, Path] | Sequence[Path]) -> tuple[list[Group], list[Coming]]:
+    """What the folders hold, and what their comparisons have yet to begin."""
     if isinstance(folders, Mapping):
-        return [replace(group, label=label) for label, path in folders.items() for group in _found(path)]
+        return [replace(group, label=label) for label, path in folders.items() for group in _found(path)[0]], []
     places: dict[Path, Path] = {}
     for path in folders:
         places.setdefault(path.resolve(), path)  # one may be named twice, by patterns for instance
-    groups = [group for path in places.values() for group in _found(path)]
-    return _told_apart(_told_apart(groups, lambda group: group.path.name), lambda group: str(group.path))
+    found = [_found(path) for path in places.values()]
+    groups, coming = [each for part, _ in found for each in part], [each for _, part in found for each in part]
+    return _told_apart(_told_apart(groups, lambda group: group.path.name), lambda group: str(group.path)), coming
 
 
 def _told_apart(groups: Sequence[Group], by: Callable[[Group], str]) -> list[Group]:
@@ -84,33 +99,46 @@ def _told_apart(groups: Sequence[Group], by: Callable[[Group], str]) -> list[Gro
     ]
 
 
-def _found(path: Path) -> list[Group]:
+def _found(path: Path) -> tuple[list[Group], list[Coming]]:
     if not path.is_dir():
         raise no_folder(path)
     if _holds_runs(path):
-        return [_group(path)]
-    within = [(label, path / name, why) for label, name, why in _labels(path) if _holds_runs(path / name)]
-    if not within:
-        raise StorageError(f"{path} holds no run: neither config.toml nor seeds.json, and no folder with one of them")
-    return [replace(_group(place), label=label, failed=why) for label, place, why in within]
+        return [_group(path)], []
+    groups, coming = _compared(path) if (path / "compare.json").exists() else (_below(path), [])
+    if not groups:
+        lacks = "its comparison has yet to begin" if coming else "no config.toml or seeds.json, here or one folder down"
+        raise StorageError(f"{path} holds no run: {lacks}")
+    return groups, coming
 
 
 def _holds_runs(path: Path) -> bool:
     return is_group(path) or (path / "config.toml").is_file()
 
 
-def _labels(path: Path) -> list[tuple[str, str, str | None]]:
-    """Labels, folders and why one failed, as a comparison wrote them down; else the folders by name."""
-    below = sorted(place.name for place in path.iterdir() if place.is_dir())
+def _below(path: Path) -> list[Group]:
+    places = sorted(place for place in path.iterdir() if _holds_runs(place))
+    return [replace(_group(place), label=place.name) for place in places]
+
+
+def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
+    """By the labels of the comparison, and why one failed; once it has its answer, nothing is to come."""
     try:
         content = json.loads((path / "compare.json").read_bytes())
-        entries, failed = content["entries"], content.get("failed", {})
-        found = [(str(entry["label"]), entry["folder"], failed.get(entry["label"])) for entry in entries]
-        return [each for each in found if each[1] in below]
-    except FileNotFoundError:
-        return [(name, name, None) for name in below]
+        failed, ended = content.get("failed", {}), "answer" in content
+        entries = [(str(entry["label"]), path / entry["folder"], entry["config"]) for entry in content["entries"]]
+        groups = [
+            replace(_group(place), label=label, failed=failed.get(label))
+            for label, place, _ in entries
+            if _holds_runs(place)
+        ]
+        coming = [
+            Coming(label, place, resolve(config["method"], config))
+            for label, place, config in entries
+            if not ended and not _holds_runs(place)
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is damaged: its compare.json cannot be read ({error})") from error
+    return groups, coming
 
 
 def _group(path: Path) -> Group:

@@ -18,7 +18,7 @@ from fedglean.config import to_toml
 from fedglean.methods import METHODS
 from fedglean.plugins import activate
 from fedglean.report.examine import Examiner
-from fedglean.report.gather import Group, Told, gather
+from fedglean.report.gather import Coming, Group, Told, survey
 from fedglean.report.story import Scores, against_the_best, at_one_place, best, did_it_help, headline, last, role
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
@@ -26,7 +26,8 @@ COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "a
 
 def write_page(folders: Mapping[str, Path] | Sequence[Path], out: Path, title: str | None = None) -> Path:
     """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that they shall have."""
-    write_whole(out, page(told(gather(folders), Examiner(), title)).encode(errors="replace"))
+    groups, coming = survey(folders)
+    write_whole(out, page(told(groups, Examiner(), title, coming=coming)).encode(errors="replace"))
     return out
 
 
@@ -45,15 +46,22 @@ def embedded(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def told(groups: Sequence[Group], examiner: Examiner, title: str | None = None, live: bool = False) -> dict[str, Any]:
+def told(
+    groups: Sequence[Group],
+    examiner: Examiner,
+    title: str | None = None,
+    live: bool = False,
+    coming: Sequence[Coming] = (),
+) -> dict[str, Any]:
     """All that the page shows, as JSON takes it."""
     story = headline(groups)
     return {
         "title": title or story["sentence"],
         "headline": story,
-        "help": did_it_help(groups, examiner),
+        "help": did_it_help(groups, examiner, coming),
         "against": {label: gap and asdict(gap) for label, gap in against_the_best(groups, examiner).items()},
         "groups": [_group(group, examiner) for group in groups],
+        "coming": [each.label for each in coming],
         "live": live,
     }
 
@@ -67,7 +75,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "method": config.method,
         "summary": METHODS[config.method].summary,
         "role": role(group),
-        "federated": not at_one_place(group),
+        "federated": not at_one_place(config),
         "data": config.data.name,
         "rounds": config.rounds,
         "finished": group.finished,

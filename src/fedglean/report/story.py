@@ -3,13 +3,14 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
-from fedglean.config import make_method
+from fedglean.config import Config, make_method
 from fedglean.methods.central import Central
 from fedglean.report.examine import Examiner
-from fedglean.report.gather import Group, Told
+from fedglean.report.gather import Coming, Group, Told
 from fedglean.report.terminal import percent
 from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Difference, Help, floors, heard, over_images, over_seeds
 
@@ -32,15 +33,18 @@ class Scores:
 
 def role(group: Group) -> str:
     """What runs are there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
-    method, unlabelled = group.config.method, group.runs[0].split.unlabelled
-    if method in ALL_LABELS or at_one_place(group) or not any(map(len, unlabelled)):
+    return _part(group.config) if any(map(len, group.runs[0].split.unlabelled)) else "reference"
+
+
+def _part(config: Config) -> str:
+    if config.method in ALL_LABELS or at_one_place(config):
         return "reference"
-    return "labels alone" if method in LABELS_ALONE else "method"
+    return "labels alone" if config.method in LABELS_ALONE else "method"
 
 
-def at_one_place(group: Group) -> bool:
+def at_one_place(config: Config) -> bool:
     """Whether it is no federation: all images, labelled or not, are at one site."""
-    return isinstance(make_method(group.config), Central)
+    return isinstance(make_method(config), Central)
 
 
 def last(runs: Sequence[Told], name: str) -> Scores:
@@ -97,13 +101,17 @@ def _result(group: Group) -> str:
     return next(run.names[0] for run in group.runs if run.tested)
 
 
-def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
+def did_it_help(groups: Sequence[Group], examiner: Examiner, coming: Sequence[Coming] = ()) -> dict[str, Any]:
     """The answers where a labels-only run of the same task is there, as a comparison has them; else how to get one."""
     methods = [group for group in groups if role(group) == "method"]
+    later = [each.label for each in coming if _part(each.config) == "method"]
     if not methods:
-        return {"answers": [], "how": None, "why": _without_methods(groups)}
+        return {"answers": [], "how": None, "why": _to_come(later) if later else _without_methods(groups)}
     alone = [group for group in groups if role(group) == "labels alone"]
     answers = [answer for group in methods if (answer := _answer(group, alone, examiner)) is not None]
+    floors_to_come = [each.label for each in coming if _part(each.config) == "labels alone" and _fits(each, methods)]
+    if floors_to_come:
+        return {"answers": answers, "how": None, "why": f"{_to_come(floors_to_come)[:-1]}, on the labels alone."}
     if answers:
         return {"answers": answers, "how": None, "why": None}
     waited = [floor for floor in alone if not floor.finished]
@@ -112,9 +120,19 @@ def did_it_help(groups: Sequence[Group], examiner: Examiner) -> dict[str, Any]:
     return {"answers": [], "how": _how(methods[0]), "why": "That takes a run on the labels alone to compare with:"}
 
 
+def _fits(floor: Coming, methods: Sequence[Group]) -> bool:
+    """Whether it will be some method's floor, by what the configurations say."""
+    task = attrgetter("data", "split", "model.name", "rounds")
+    return any(task(floor.config) == task(group.config) for group in methods)
+
+
+def _to_come(labels: Sequence[str]) -> str:
+    return f"{_listed(labels)} {'is' if len(labels) == 1 else 'are'} still to come."
+
+
 def _without_methods(groups: Sequence[Group]) -> str:
     """Why there is no answer; who has all images at one place learns from the unlabelled ones, but from no client."""
-    pooled = [group.label for group in groups if at_one_place(group)]
+    pooled = [group.label for group in groups if at_one_place(group.config)]
     if not pooled:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedglean.errors import ConfigError, FedgleanError
 from fedglean.report.examine import Examiner
-from fedglean.report.gather import gather
+from fedglean.report.gather import survey
 from fedglean.report.page import page, told
 
 HERE = "127.0.0.1"
@@ -28,7 +28,7 @@ class Watcher(ThreadingHTTPServer):
 
     def __init__(self, folders: Sequence[Path], port: int = 0) -> None:
         self.folders, self.examiner, self.lock = folders, Examiner(), Lock()
-        self.mark, self.data = self._mark(), told(gather(folders), self.examiner, live=True)
+        self.mark, self.data = self._mark(), self._read()
         try:
             super().__init__((HERE, port), Answer)
         except (OSError, OverflowError) as error:
@@ -43,8 +43,12 @@ class Watcher(ThreadingHTTPServer):
         with self.lock:
             mark = self._mark()
             if mark != self.mark:
-                self.data, self.mark = told(gather(self.folders), self.examiner, live=True), mark
+                self.data, self.mark = self._read(), mark
             return self.mark, self.data
+
+    def _read(self) -> dict[str, Any]:
+        groups, coming = survey(self.folders)
+        return told(groups, self.examiner, live=True, coming=coming)
 
     def _mark(self) -> str:
         files = [

@@ -81,17 +81,22 @@ function accuracyLines() {
   return lines.filter((each) => each.points.length);
 }
 
+/* How far a group came. */
+const standing = (group) => `round ${Math.max(0, ...group.runs.flatMap((run) => run.round))} of ${group.rounds}`;
+
 function header() {
   const kinds = [...new Set(data.groups.map((group) => group.data))].join(", ");
   const going = data.groups.find((group) => !group.finished && !group.failed);
-  const done = going ? Math.max(0, ...going.runs.flatMap((run) => run.round)) : 0;
-  const stand = going ? `${data.live ? "live, " : ""}not finished: round ${done} of ${going.rounds}` : "finished";
-  const kicker = `fedglean · ${kinds} · ${plural(data.groups.length, "experiment")} · ${stand}`;
-  return make("header", {}, make("p", { class: data.live && going ? "kicker live" : "kicker" }, kicker),
+  const open = going || data.coming.length, at = going ? `: ${standing(going)}` : "";
+  const stand = open ? `${data.live ? "live, " : ""}not finished${at}` : "finished";
+  const begun = data.coming.length ? `${data.groups.length} of ` : "";
+  const kicker = `fedglean · ${kinds} · ${begun}${plural(data.groups.length + data.coming.length, "experiment")} · ${stand}`;
+  return make("header", {}, make("p", { class: data.live && open ? "kicker live" : "kicker" }, kicker),
     data.title === data.headline.sentence ? null : make("p", { class: "kicker" }, data.title),
     make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)),
     data.groups.filter((group) => group.failed).map(({ label, failed }) =>
       make("p", {}, make("b", {}, `${label} did not come to an end: `), failed)),
+    data.coming.length ? make("p", { id: "coming" }, make("b", {}, "Still to come: "), data.coming.join(", ")) : null,
     helped());
 }
 
