@@ -1,13 +1,13 @@
 """A step that was written down, or that a compiler takes, does what the lifted one does, to the bit."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedglean import tree
+from fedglean import experiment, tree
 from fedglean.config import configure
 from fedglean.engines import trace
 from fedglean.engines.graph import fused
@@ -24,6 +24,11 @@ SOME: dict[str, dict[str, Any]] = {
 }
 
 
+def written_after(often: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = experiment._setting
+    monkeypatch.setattr(experiment, "_setting", lambda *given: replace(setting(*given), often=often))
+
+
 @pytest.mark.parametrize("executor", ["loop", "stack"])
 @pytest.mark.parametrize("name", SOME)
 def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +43,7 @@ def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, mon
     options = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": executor, **SOME[name]}
     states = []
     for often in (1, 10**9):
-        monkeypatch.setattr(trace, "OFTEN", often)
+        written_after(often, monkeypatch)
         states.append(trained(name, options))
     assert written
     assert torch.equal(*states)
@@ -61,7 +66,7 @@ def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(name: str, monke
     begin = trace.Step.__init__
     monkeypatch.setattr(torch, "compile", seen)
     monkeypatch.setattr(trace.Step, "__init__", compiling)
-    monkeypatch.setattr(trace, "OFTEN", 10**9)
+    written_after(10**9, monkeypatch)
     torch._dynamo.reset()
     assert torch.equal(plain, trained(name, options))
     assert compiled

@@ -1,6 +1,5 @@
 """From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from fedglean.data.sources import load
 from fedglean.data.split_file import fitted, load_split
 from fedglean.engines.auto import faster
 from fedglean.engines.batches import Setting
+from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.here import Here
 from fedglean.engines.loop import Loop
 from fedglean.engines.on_gpus import GpuPool
@@ -73,9 +73,9 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
 
 def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None) -> list[Experiment]:
     """One experiment a seed. They share the data set, the method and the executor, so that they can share a stack."""
-    device = _device(config.engine.device)
+    device = chosen_device(config.engine.device)
     _check_placement(config.engine, device)
-    _settle(device, config.engine.threads, config.engine.deterministic)
+    settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
     dataset = dataset_of(config.data)
     configs = [replace(config, seed=seed) for seed in seeds]
@@ -138,13 +138,13 @@ def _crew(config: Config) -> Callable[[], Crew]:
         from fedglean.engines.on_ray import RayCrew
 
         return partial(RayCrew, partial(activate, config.use))
-    return Pool if _device(engine.device).type == "cpu" else partial(GpuPool, partial(_begun_afresh, config))
+    return Pool if chosen_device(engine.device).type == "cpu" else partial(GpuPool, partial(_begun_afresh, config))
 
 
 def _begun_afresh(config: Config) -> None:
     """What a process must do that did not begin as a copy of this one."""
     activate(config.use)
-    _settle(_device(config.engine.device), config.engine.threads, config.engine.deterministic)
+    settle(chosen_device(config.engine.device), config.engine.threads, config.engine.deterministic)
 
 
 def divide_up(config: Config, dataset: Dataset) -> Split:
@@ -170,23 +170,7 @@ def _new_model(config: Config, dataset: Dataset, name: str = "model", width: flo
         config.model.dropout,
     )
     key = fold_int(config.seed, "initial", name)
-    return architecture.initial(key, getattr(torch, config.engine.dtype), _device(config.engine.device))
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("engine.device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu")
-
-
-def _settle(device: torch.device, threads: int, deterministic: bool) -> None:
-    """What else decides the last bits: the number of threads, and which kernels CUDA may choose."""
-    torch.set_num_threads(threads)
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(deterministic, warn_only=True)
-        torch.backends.cudnn.benchmark = not deterministic
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    return architecture.initial(key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device))
 
 
 def _path(text: str | None) -> Path | None:

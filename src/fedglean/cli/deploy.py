@@ -88,7 +88,7 @@ def _need_images(folder: Path) -> None:
 
 
 def _check_device(name: str) -> None:
-    from fedglean.deploy.branch import chosen_device
+    from fedglean.engines.device import chosen_device
 
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"there is no device '{name}'; choose auto, cpu or cuda")

@@ -28,8 +28,8 @@ from fedglean.deploy.wire import (
     trees_of,
     written,
 )
+from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.loop import Loop, Party
-from fedglean.errors import ConfigError
 from fedglean.method import Me, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
@@ -90,7 +90,6 @@ class Branch:
             raise Unable(f"this is branch {self.number}, and the order is for {order.client}")
         states, plan = States(self.folder, order.run, self.number), order.plan
         method = self.method_of(plan)
-        torch.set_num_threads(plan.threads)
         labelled, unlabelled = self.images(plan.classes)
         if (len(labelled), len(unlabelled)) != (order.labelled, order.unlabelled):
             raise Unable(
@@ -98,6 +97,7 @@ class Branch:
                 f"declared {order.labelled} and {order.unlabelled}; put them back, or start a new run"
             )
         device = chosen_device(self.device)
+        settle(device, plan.threads, plan.deterministic)
         message = tree.to_device(Record({**read(Broadcast, common, LARGEST)[1], **own}), device)
         state = tree.to_device(states.load(order.version), device)
         me = Me(self.number, *_moved(labelled, unlabelled, device), state, fold_int(order.key, "me"))
@@ -122,10 +122,3 @@ def _moved(labelled: Images, unlabelled: Images, device: torch.device) -> tuple[
     other = store if unlabelled.store is labelled.store else unlabelled.store.to(device)
     label = None if labelled.label is None else labelled.label.to(device)
     return Images(store, labelled.index.to(device), label), Images(other, unlabelled.index.to(device))
-
-
-def chosen_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("the device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

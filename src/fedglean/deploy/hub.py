@@ -21,13 +21,13 @@ from fedglean.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.data.federation import Federation
 from fedglean.data.images import Images
 from fedglean.data.split_file import of_this
-from fedglean.deploy.branch import chosen_device
 from fedglean.deploy.flower import Flower
 from fedglean.deploy.folders import HubImages, hub_images
 from fedglean.deploy.post import Patience, Post, declared_of
 from fedglean.deploy.table import Row, row_of
 from fedglean.deploy.watch import hold
 from fedglean.deploy.wire import Declaration, Plan
+from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.loop import Loop
 from fedglean.errors import FedgleanError, StorageError, plain
 from fedglean.evaluate import Evaluator
@@ -180,7 +180,7 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
     layer = read_toml(Path(hosting.config))
     config = hosted(resolve(layer.get("method"), layer), Path(hosting.images))
     device = torch.device(config.engine.device)
-    torch.set_num_threads(config.engine.threads)
+    settle(device, config.engine.threads, config.engine.deterministic)
     images, out = hub_images(Path(hosting.images)), Path(hosting.out)
     keys = None if hosting.keys is None else {int(number): key.encode() for number, key in hosting.keys.items()}
     post = Post(grid, images.classes, hosting.branches, images.shape, hosting.patience, tell, keys)

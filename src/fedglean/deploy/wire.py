@@ -62,6 +62,7 @@ class Plan:
     strong: str
     dtype: str
     threads: int
+    deterministic: bool
     classes: list[str]
     mean: list[float]
     std: list[float]
@@ -71,9 +72,14 @@ class Plan:
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset) -> Self:
-        own = config.method, dict(config.settings), config.strong, config.engine.dtype, config.engine.threads
+        engine = config.engine
         return cls(
-            *own,
+            config.method,
+            dict(config.settings),
+            config.strong,
+            engine.dtype,
+            engine.threads,
+            engine.deterministic,
             list(dataset.classes),
             list(dataset.mean),
             list(dataset.std),

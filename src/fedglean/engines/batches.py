@@ -28,6 +28,7 @@ class Setting:
     images_at_once: int = 4096
     compile: bool = False
     half: bool = False
+    often: int = 50  # steps until one is written down: for a small one, that takes as long as so many gain by it
 
 
 @dataclass(frozen=True)

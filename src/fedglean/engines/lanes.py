@@ -54,7 +54,8 @@ class Trainer:
         key = (signature, width, stack.shared)
         if key not in self.steps:
             models, memory, frozen = stack.start(width)
-            self.steps[key] = Step(stack.step, models, memory, at(stack.batches(width, range(1)), 0), frozen)
+            example = models, memory, at(stack.batches(width, range(1)), 0), frozen
+            self.steps[key] = Step(stack.step, *example, self.setting.often)
         return self.steps[key]
 
     def forget(self) -> None:

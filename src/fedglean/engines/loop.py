@@ -151,7 +151,8 @@ class Loop:
         signature, totals = signature_of(request), dict[str, Tensor]()
         for batch in batches(request, key, self.setting):
             if signature not in self.steps:
-                self.steps[signature] = Step(request.stepper(), models, memory, batch, dict(request.frozen))
+                example = models, memory, batch, dict(request.frozen)
+                self.steps[signature] = Step(request.stepper(), *example, self.setting.often)
             step = self.steps[signature]
             new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
             state, metrics = new[: len(state)], dict(zip(step.names, new[len(state) :], strict=True))

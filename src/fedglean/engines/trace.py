@@ -15,15 +15,12 @@ from fedglean.engines.graph import Lifted
 from fedglean.method import Batch
 from fedglean.tree import Tree
 
-#: Writing a small step down takes as long as some fifty steps gain by it.
-OFTEN = 50
-
 
 class Step:
     """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
 
-    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree) -> None:
-        self.lifted, self.taken = lifted, 0
+    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree, often: int) -> None:
+        self.lifted, self.often, self.taken = lifted, often, 0
         self.structure = pytree.tree_structure((models, memory, batch, frozen))
         self.names: tuple[str, ...] = ()
         self.run: Callable[..., Sequence[Tensor]] = self._lifted
@@ -31,7 +28,7 @@ class Step:
     def __call__(self, state: Sequence[Tensor], batch: Sequence[Tensor], frozen: Sequence[Tensor]) -> Sequence[Tensor]:
         """The new state, followed by the metrics, which are `names`."""
         self.taken += 1
-        if self.taken == OFTEN:
+        if self.taken == self.often:
             self.run = _written_down(self._lifted, [*state, *batch, *frozen])
         return self.run(*state, *batch, *frozen)
 

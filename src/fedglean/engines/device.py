@@ -1,0 +1,24 @@
+"""Where a party computes, and what of that place decides the last bits."""
+
+import os
+
+import torch
+
+from fedglean.errors import ConfigError
+
+
+def chosen_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("the device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def settle(device: torch.device, threads: int, deterministic: bool) -> None:
+    """The number of threads, and which kernels CUDA may choose."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        torch.backends.cudnn.benchmark = not deterministic
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
