@@ -14,6 +14,7 @@ from fedglean.config import configure
 from fedglean.data.images import Images
 from fedglean.engines import lanes
 from fedglean.engines.batches import Setting
+from fedglean.engines.graph import give_back
 from fedglean.engines.loop import Loop, Party
 from fedglean.engines.stack import Stack
 from fedglean.losses import cross_entropy, jointly
@@ -130,6 +131,12 @@ def test_a_step_that_cannot_be_captured_runs_unrecorded_and_says_why() -> None:
     with pytest.warns(RuntimeWarning, match="could not be captured"):
         got = Stack(replace(SETTING, dtype=torch.float64)).run(clients(waits, "cuda", torch.float64))
     assert apart(reference(torch.float64), got) < 1e-10
+    del got
+    lump = torch.empty(2**30, device="cuda")
+    held = torch.cuda.memory_reserved()
+    del lump
+    give_back()
+    assert torch.cuda.memory_reserved() <= held - 4 * 2**30, "after a failed capture no memory is returned"
 
 
 def test_a_stack_too_wide_for_memory_is_cut() -> None:

@@ -6,6 +6,7 @@ signature.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -97,9 +98,13 @@ class Program:
         torch.cuda.current_stream().wait_stream(stream)
         give_back()  # a capture takes memory of its own, and what the warm-up had is of no use to it
         self.place.zero_()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._step()
+        self.graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.graph(self.graph, pool):
+                self._step()
+        except Exception:
+            abandon(pool)
+            raise
         give_back()
 
     def _step(self) -> None:
@@ -120,6 +125,14 @@ def give_back() -> None:
     if torch.cuda.is_available():
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
+
+
+def abandon(pool: Any) -> None:
+    """Close the pool of a capture that failed: torch leaves it open, and then never returns any memory again."""
+    device = torch.cuda.current_device()
+    with suppress(RuntimeError):  # where the capture could be ended, torch has closed it
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
 
 
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
