@@ -155,6 +155,15 @@ def test_a_terminal_gets_one_live_line_and_a_quiet_run_none() -> None:
     assert silent.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
+def test_a_run_that_was_finished_before_leaves_no_line_behind() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    with progress(console, "semifl", configure("semifl", rounds=2)):
+        pass
+    erase = "\x1b[2K"
+    shown, left = console.file.getvalue().rsplit(erase, 1)  # type: ignore[attr-defined]
+    assert "semifl" in shown and "semifl" not in left
+
+
 def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     console, clock = Console(file=io.StringIO(), width=200), iter([0.0, 0.0, 90.0, 180.0, 182.0, 184.0, 186.0])
     monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: next(clock, 186.0))

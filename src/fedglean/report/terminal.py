@@ -62,7 +62,10 @@ def progress(console: Console, label: str, config: Config, quiet: bool = False) 
         yield lambda line: None
     elif console.is_terminal:
         with _bar(console) as bar:
-            yield _live(bar, bar.add_task(label, total=config.rounds, state=start), config.rounds)
+            task = bar.add_task(label, total=config.rounds, state=start)
+            yield _live(bar, task, config.rounds)
+            if not bar.tasks[0].completed:  # it was finished before
+                bar.remove_task(task)
     else:
         if compiles:
             console.print(f"{label}: {start}", highlight=False, soft_wrap=True)
