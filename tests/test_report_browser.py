@@ -237,6 +237,19 @@ def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= width
 
 
+def test_every_column_can_be_reached_on_a_phone(page: Path, opened: Open) -> None:
+    with opened(page, width=360, has_touch=True) as seen:
+        table = seen.page.get_by_role("region", name="Where it ended")
+        headings = table.locator("th").all_inner_texts()
+        assert headings[1:] == ["seeds", "last round", "best round", "against the best", "time a seed", "sent a seed"]
+        table.focus()
+        for _ in range(40):
+            seen.page.keyboard.press("ArrowRight")
+        seen.page.wait_for_timeout(300)
+        last, first = (table.locator("th").nth(place).bounding_box() for place in (-1, 0))
+        assert first["x"] >= 0 and last["x"] + last["width"] <= 360
+
+
 def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path: Path) -> None:
     with opened(page) as seen:
         before = seen.page.locator("#curves svg").get_attribute("width")

@@ -18,11 +18,12 @@ const averaged = (group, pick) => mean(group.runs.map(pick));
 const bytesOf = (group, run, way) => (group.federated ? run[way] : run[way].map(() => 0));
 const sentBy = (group) => averaged(group, (run) => sum(bytesOf(group, run, "bytes_down")) + sum(bytesOf(group, run, "bytes_up")));
 
-function table(headings, rows) {
-  const head = make("tr", {}, headings.map(([words, kind]) => make("th", { scope: "col", class: kind }, words)));
-  const cell = (content, place) => make("td", { class: headings[place][1] }, content);
-  const body = rows.map((row) => make("tr", {}, row.map(cell)));
-  return make("table", {}, make("thead", {}, head), make("tbody", {}, body));
+/* What is wider than a phone is pushed aside there; its first column stays. */
+function table(title, headings, rows) {
+  const head = make("tr", {}, headings.map((words) => make("th", { scope: "col" }, words)));
+  const body = rows.map((row) => make("tr", {}, row.map((content) => make("td", {}, content))));
+  const whole = make("table", {}, make("thead", {}, head), make("tbody", {}, body));
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, whole);
 }
 
 /* A figure that is drawn anew whenever its width changes. */
@@ -146,20 +147,20 @@ function ends() {
   };
   const lines = groups.flatMap((group) => group.predictors.map((name, place) => [
     [group.predictors.length > 1 ? `${group.label} ${name}` : group.label,
-      place ? null : make("span", { class: "note wide" }, group.summary)],
+      place ? null : make("span", { class: "note" }, group.summary)],
     String(group.runs.length), spread(group.last[name]), spread(group.best[name]), ...(paired ? [place ? "" : gap(group)] : []),
     ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), sentBy(group) ? size(sentBy(group)) : "nothing"]),
   ]));
-  const headings = [["", null], ["seeds", "wide"], ["last round", null], ["best round", null],
-    ...(paired ? [["against the best", "wide"]] : []), ["time a seed", "wide"], ["sent a seed", "wide"]];
+  const headings = ["experiment", "seeds", "last round", "best round", ...(paired ? ["against the best"] : []), "time a seed",
+    "sent a seed"];
   const caption = "Filled: a seed after its last round; hollow: in its best round, which is chosen on the test set; "
     + "bar: mean of the last rounds.";
   const many = groups.length > 1 || groups[0].runs.length > 1;
   const seeds = many ? chart((width) => seedChart(width, rows), caption, { id: "ends" }) : null;
   const over = [...new Set(Object.values(data.against).filter(Boolean).map((each) => each.over))].join(", or ");
   const words = `Against the best: points after the last round, paired by seed; 95 % intervals over ${over}.`;
-  const how = over ? make("p", { class: "note wide" }, words) : null;
-  return section("Where it ended", seeds, table(headings, lines), how);
+  const how = over ? note(words) : null;
+  return section("Where it ended", seeds, table("Where it ended", headings, lines), how);
 }
 
 function pseudo() {
@@ -278,8 +279,7 @@ function refused(group) {
   const listed = (clients) => clients.slice(0, 12).join(", ") + more(clients);
   const span = ([first, last]) => (first === last ? String(first) : `${first}–${last}`);
   const rows = group.refused.map((each) => [each.reason, whole(each.count), span(each.rounds), listed(each.clients)]);
-  const headings = ["reason", "times", "rounds", "clients"].map((word) => [word, null]);
-  return section("Refused uploads", table(headings, rows));
+  return section("Refused uploads", table("Refused uploads", ["reason", "times", "rounds", "clients"], rows));
 }
 
 function again(group) {
