@@ -260,6 +260,11 @@ def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path:
         assert all(abs(float(w) - 595) < 2 and abs(float(h) - 842) < 2 for w, h in sheets)
         assert seen.page.locator("#curves svg").get_attribute("width") == before
         seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        seen.page.emulate_media(media="print")
+        breaks = "notes => notes.map(each => getComputedStyle(each).breakAfter)"
+        end, lead = (f"section:has({chart}) > .note" for chart in ("#ends", ".pseudo"))
+        assert seen.page.locator(end).evaluate_all(breaks) == ["auto"]  # the next section may begin another sheet
+        assert seen.page.locator(lead).evaluate_all(breaks) == ["avoid"]
         widths = seen.page.evaluate(
             "[...document.querySelectorAll('svg')].map(each => Number(each.getAttribute('width')))"
         )
