@@ -271,6 +271,28 @@ def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path:
         assert max(widths) <= 680
 
 
+@pytest.mark.parametrize("width", [360, 1200])
+def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
+    made: Path, opened: Open, tmp_path: Path, width: int
+) -> None:
+    data = told(gather([made / "semifl"]), Examiner())
+    group = data["groups"][0]
+    classes = [f"pneumonia, {kind}" for kind in ("viral", "bacterial", *"abcdefgh")]
+    clients = ["hub", "Charité Berlin", "St. Mary's, London", *(f"practice {number}" for number in range(4))]
+    group["exam"]["classes"] = group["holders"]["classes"] = classes
+    group["holders"]["names"] = clients
+    (tmp_path / "page.html").write_text(html_of(data))
+    with opened(tmp_path / "page.html", width=width) as seen:
+        assert {*clients} <= {*seen.page.locator("#holders svg text").all_text_contents()}
+        below = seen.page.locator("#confusion svg text[transform]")
+        assert {"pneumonia, viral", "pneumonia, a"} <= {*below.all_text_contents()}
+        beside = seen.page.locator("#confusion svg text:not(.small)").all_text_contents()
+        assert len(set(beside)) == len(classes)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        lefts = seen.page.locator("svg text").evaluate_all("all => all.map(each => each.getBoundingClientRect().left)")
+        assert min(lefts) >= 0
+
+
 def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, opened: Open) -> None:
     images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
     np.savez(

@@ -282,17 +282,31 @@ function barChart(width, rows, told, describe) {
   return svg;
 }
 
+/* Names below columns: level where all fit into their `room`, else aslant, which takes a deeper foot. */
+function feet(names, room) {
+  const wide = 6.6 * longest(names, 18), aslant = wide > room, look = { class: "small", ...(aslant ? end : middle) };
+  const turned = (x, y) => (aslant ? { transform: `rotate(-45 ${x} ${y})` } : {});
+  return {
+    deep: aslant ? 0.72 * wide + 18 : 24, reach: aslant ? 0.72 * wide : 0,
+    write: (name, x, y) => write(x, y + 14, short(name, 18), { ...look, ...turned(x, y + 8) }),
+  };
+}
+
+/* As many letters of a class's name as leave the chart beside it room. */
+const letters = (width, most) => Math.min(most, Math.floor(width / 20));
+
 /* Who holds what: half discs, labelled on the left and unlabelled on the right, their area the number of images. The
    hub has a scale of its own. Many clients are broken into lines; what does not fit into four is left out. */
 function bubbleChart(width, found, caption) {
   const rows = found.classes.length, first = sum(found.labelled[0]) ? 0 : 1, gap = first ? 0 : 10;
-  const left = 14 + 6.6 * longest(found.classes, 14), room = width - left - gap;
-  const cell = rows > 20 ? 14 : Math.max(25, Math.min(34, room / (found.names.length - first)));
+  const most = letters(width, 22), beside = 14 + 6.6 * longest(found.classes, most);
+  const cell = rows > 20 ? 14 : Math.max(25, Math.min(34, (width - beside - gap) / (found.names.length - first)));
+  const foot = feet(found.names, cell - 3), left = Math.max(beside, foot.reach - cell / 2), room = width - left - gap;
   const fit = Math.max(4, Math.floor(room / cell)), needed = Math.ceil((found.names.length - first) / fit);
-  const lines = Math.max(1, Math.min(needed, rows > 20 ? 1 : 4)), tall = cell * rows + 34;
+  const lines = Math.max(1, Math.min(needed, rows > 20 ? 1 : 4)), tall = cell * rows + foot.deep + 10;
   const shown = found.names.map((_, place) => place).slice(first, first + fit * lines);
   const each = Math.ceil(shown.length / lines);
-  const most = Math.max(1, ...[found.labelled, found.unlabelled].flatMap((table) => table.slice(1).flat()));
+  const largest = Math.max(1, ...[found.labelled, found.unlabelled].flatMap((table) => table.slice(1).flat()));
   const hub = Math.max(1, ...found.labelled[0]), [labelled, unlabelled] = found.total.map(whole);
   const describe = `Images by client and class: ${labelled} labelled, ${unlabelled} not.`;
   const svg = canvas(width, tall * lines, describe), stops = [];
@@ -302,12 +316,11 @@ function bubbleChart(width, found, caption) {
     const x = (column) => left + cell * (column + 0.5) + (here[column] ? apart : 0);
     found.classes.forEach((name, kind) => svg.append(
       stroke(left, y(kind), left + apart + cell * here.length, y(kind), { class: "grid" }),
-      write(left - 6, y(kind) + 4, short(name, 14), { class: "small", ...end })));
+      write(left - 6, y(kind) + 4, short(name, most), { class: "small", ...end })));
     here.forEach((holder, column) => {
-      const name = found.names[holder], label = !holder ? "hub" : name.length > 3 ? String(holder - 1) : name;
-      svg.append(write(x(column), top + cell * rows + 14, label, { class: "small", ...middle }));
+      svg.append(foot.write(found.names[holder], x(column), top + cell * rows));
       found.classes.forEach((_, kind) =>
-        stops.push(...bubble(svg, found, holder, kind, x(column), y(kind), cell, holder ? most : hub)));
+        stops.push(...bubble(svg, found, holder, kind, x(column), y(kind), cell, holder ? largest : hub)));
     });
   }
   answer(svg, stops);
@@ -315,7 +328,7 @@ function bubbleChart(width, found, caption) {
   const all = drawn === found.clients ? `All ${plural(drawn, "client")}.`
     : `The first ${drawn} of ${whole(found.clients)} clients are drawn.`;
   caption.textContent = "Clients across, classes upwards; area for the number of images, "
-    + `at most ${whole(most)} in a half disc${scale}. ${all}`;
+    + `at most ${whole(largest)} in a half disc${scale}. ${all}`;
   return svg;
 }
 
@@ -357,14 +370,15 @@ function classChart(width, names, values) {
 
 /* Truth downwards, guess across; a row's shares are its strength of colour, blue where right and orange where wrong. */
 function confusionChart(width, names, table) {
-  const count = names.length, left = 16 + 7 * longest(names, 12), top = 20, cell = Math.min(42, (width - left) / count);
-  const svg = canvas(left + cell * count, top + cell * count + 24, "Confusion matrix: truth downwards, guess across.");
-  const step = Math.max(1, Math.ceil(12 / cell)), fits = Math.max(1, Math.floor(cell * step / 7)), stops = [];
+  const count = names.length, most = letters(width, 18), left = 16 + 7 * longest(names, most), top = 20;
+  const cell = Math.min(42, (width - left) / count), step = Math.max(1, Math.ceil(14 / cell)), stops = [];
+  const foot = feet(names, cell * step - 2), tall = top + cell * count + foot.deep;
+  const svg = canvas(left + cell * count, tall, "Confusion matrix: truth downwards, guess across.");
   svg.append(write(0, 12, "↓ truth, guess →", { class: "small" }));
   table.forEach((row, truth) => {
     if (truth % step === 0) {
-      svg.append(write(left - 6, top + cell * (truth + 0.5) + 4, short(names[truth], 12), end),
-        write(left + cell * (truth + 0.5), top + cell * count + 16, short(names[truth], fits), middle));
+      svg.append(write(left - 6, top + cell * (truth + 0.5) + 4, short(names[truth], most), end),
+        foot.write(names[truth], left + cell * (truth + 0.5), top + cell * count));
     }
     row.forEach((times, guess) => {
       const right = truth === guess, share = times / (sum(row) || 1), colour = right ? "var(--c0)" : "var(--c1)";
