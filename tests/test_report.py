@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from PIL import Image
+from rich.console import Console
 from scipy.stats import ttest_1samp
 
 from fedglean.compare import compare
@@ -23,6 +25,8 @@ from fedglean.folder import Progress, RunFolder
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told, write_page
+from fedglean.report.picture import drawing
+from fedglean.report.terminal import result_table
 from fedglean.run import Run, play, run
 from fedglean.testing.faults import not_a_number, poison
 from fedglean.verdict import difference, over_seeds
@@ -187,6 +191,19 @@ def test_what_a_run_is_for_is_read_off_its_split_where_the_images_are_the_users(
     assert [answer["floor"] for answer in data["help"]["answers"]] == ["scaffold"]
     hub, clients, report = told(gather([tmp_path / "fedavg-fixmatch"]), Examiner())["help"]["how"]
     assert "run hub-only" in hub and "run fedavg " in clients and report.endswith("-hub-only fedavg-fixmatch-fedavg")
+
+
+def test_ones_own_images_go_by_the_name_of_their_folder_or_file(tmp_path: Path) -> None:
+    images = own_images(tmp_path / "scans $1$ [b].npz")
+    result = run(config("fedavg", data="npz", data_root=images, rounds=1), tmp_path / "run")
+    data = told(gather([tmp_path / "run"]), Examiner())
+    assert data["groups"][0]["data"] == "scans $1$ [b].npz"
+    assert data["headline"]["sentence"].endswith(" on scans $1$ [b].npz")
+    console = Console(file=io.StringIO(), width=100)
+    console.print(result_table(result, result.title))
+    assert "fedavg on scans $1$ [b].npz, seed 0" in console.file.getvalue()  # type: ignore[attr-defined]
+    texts = drawing({"fedavg": [result]}, result.title).axes[0].findobj(Text)
+    assert [each.get_parse_math() for each in texts if each.get_text() == result.title] == [False]
 
 
 def own_images(path: Path, hub: int = 40) -> str:

@@ -38,6 +38,11 @@ class DataConfig:
     allow_partial: bool = setting(False, "go on with a part of a published set")
     images: int | None = setting(None, "take only so many of the training images", low=1)
 
+    @property
+    def title(self) -> str:
+        """What it is called where people read of it: what is one's own goes by the name of its folder or file."""
+        return Path(self.root).resolve().name if self.root and self.name in OWN else self.name
+
 
 @dataclass(frozen=True)
 class SplitConfig:

@@ -31,7 +31,7 @@ class Result:
     @property
     def title(self) -> str:
         config = self.config
-        return f"{config.method} on {config.data.name}, seed {config.seed}, {config.rounds} rounds"
+        return f"{config.method} on {config.data.title}, seed {config.seed}, {config.rounds} rounds"
 
     @property
     def names(self) -> list[str]:

@@ -45,7 +45,7 @@ class SeedsResult:
     @property
     def title(self) -> str:
         config = self.results[0].config
-        return f"{config.method} on {config.data.name}, {len(self.results)} seeds, {config.rounds} rounds"
+        return f"{config.method} on {config.data.title}, {len(self.results)} seeds, {config.rounds} rounds"
 
     def last(self, name: str | None = None) -> Spread:
         """Accuracy after the last round."""

@@ -116,7 +116,9 @@ def _table(found: Comparison, width: int) -> Table:
     seeds = len(found.plan.seeds)
     narrow = width < max(len(row.label) for row in found.rows) + 110
     box = SIMPLE_HEAD if narrow else ROUNDED
-    table = Table(title=_headline(found), title_justify="left", title_style="bold", caption_justify="left", box=box)
+    table = Table(
+        title=escape(_headline(found)), title_justify="left", title_style="bold", caption_justify="left", box=box
+    )
     table.add_column("", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows)))
     shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
     for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed")[:shown]:

@@ -54,7 +54,8 @@ def cost_drawing(runs: Mapping[str, Sequence[Result]], title: str = "", alone: C
     panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[0].set_ylabel("test accuracy in %")
     several = any(len(results) > 1 for results in runs.values())
-    figure.suptitle(title + ("  (line: mean of the seeds, band: worst to best)" if several else ""), x=0.01, ha="left")
+    told = title + ("  (line: mean of the seeds, band: worst to best)" if several else "")
+    figure.suptitle(told, x=0.01, ha="left", parse_math=False)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=4, frameon=False)
     return figure

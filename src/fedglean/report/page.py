@@ -76,7 +76,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "summary": METHODS[config.method].summary,
         "role": role(group),
         "federated": not at_one_place(config),
-        "data": config.data.name,
+        "data": config.data.title,
         "rounds": config.rounds,
         "finished": group.finished,
         "failed": group.failed,

@@ -129,7 +129,7 @@ def spaced(places: Sequence[float], gap: float) -> list[float]:
 def _dress(axes: Axes, title: str, band: bool) -> None:
     axes.set_xlabel("round" + ("  (line: mean of the seeds, band: worst to best seed)" if band else ""))
     axes.set_ylabel("test accuracy in %")
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

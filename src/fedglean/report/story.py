@@ -65,7 +65,7 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     tested = [group for group in asked if any(run.tested for run in group.runs)]
     if not tested:
         config = asked[0].config
-        sentence = f"{asked[0].label} on {config.data.name}: no round is tested yet"
+        sentence = f"{asked[0].label} on {config.data.title}: no round is tested yet"
         return {"label": asked[0].label, "sentence": sentence, "detail": ""}
     group = max(tested, key=lambda group: last(group.runs, _result(group)).mean)
     name, config = _result(group), group.config
@@ -77,7 +77,7 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     when = f"after the last of {config.rounds} rounds" if group.finished else f"after round {done} of {config.rounds}"
     return {
         "label": group.label,
-        "sentence": f"{group.label} {verb} {percent(end.mean)} on {config.data.name}",
+        "sentence": f"{group.label} {verb} {percent(end.mean)} on {config.data.title}",
         "detail": f"Test accuracy {when}:{among} {_spread(end)}. {_best(top)}",
     }
 

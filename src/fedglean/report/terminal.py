@@ -233,7 +233,7 @@ def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:
 
 def _table(title: str, *headings: str) -> Table:
     """A heading that ends in ">" is of a column of numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
+    table = Table(title=escape(title), title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
     for heading in headings:
         right = heading.endswith(" >")
         table.add_column(heading.removesuffix(" >"), justify="right" if right else "left", no_wrap=right)
