@@ -237,6 +237,18 @@ def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= width
 
 
+def test_a_command_is_broken_between_words_and_copied_whole(made: Path, opened: Open, tmp_path: Path) -> None:
+    write_page([made / "semifl"], tmp_path / "page.html")
+    with opened(tmp_path / "page.html", width=360) as seen:
+        commands = seen.page.locator(".answer pre")
+        run, report = commands.inner_text().splitlines()
+        assert run.startswith("fedglean run hub-only --data digits ") and report.startswith("fedglean report ")
+        lines = "words => words.map(each => [each.textContent, each.getBoundingClientRect().height])"
+        tall = dict(seen.page.locator(".answer pre span").evaluate_all(lines))
+        assert {tall[word] for word in run.split() if len(word) < 30} == {tall["--seed"]}
+        assert commands.bounding_box()["height"] > 4 * tall["--seed"]
+
+
 def test_every_column_can_be_reached_on_a_phone(page: Path, opened: Open) -> None:
     with opened(page, width=360, has_touch=True) as seen:
         table = seen.page.get_by_role("region", name="Where it ended")

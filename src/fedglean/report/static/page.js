@@ -101,11 +101,17 @@ function header() {
     helped());
 }
 
+/* Commands, a line each; one too long for the page goes on below, further in, and is broken between words alone. */
+function commands(text, attributes = {}) {
+  const parts = (line) => line.split(/( )/).map((part) => (part === " " ? part : make("span", {}, part)));
+  return make("pre", attributes, text.split("\n").map((line) => make("code", {}, parts(line))));
+}
+
 function helped() {
   const { answers, how, why } = data.help;
   const told = (each) => make("p", {}, make("span", { class: "verdict" }, `${each.verdict}. `), tight(each.sentence));
   return make("div", { class: "answer" }, make("h2", {}, "Did the unlabelled clients help?"), answers.map(told),
-    why ? make("p", {}, why) : null, how ? make("pre", {}, how.join("\n")) : null);
+    why ? make("p", {}, why) : null, how ? commands(how.join("\n")) : null);
 }
 
 function curves() {
@@ -288,7 +294,7 @@ function again(group) {
     note("This command repeats it; the configuration below is what it reads. ", group.exact
       ? "The same machine gives the same bits."
       : "With deterministic = false a GPU does not repeat its last bits: it will go its own way, as another seed would."),
-    make("pre", { id: "command" }, group.command), make("button", copy, "Copy the command"),
+    commands(group.command, { id: "command" }), make("button", copy, "Copy the command"),
     make("details", { open: "" }, make("summary", {}, "config.toml"), make("pre", { id: "config" }, group.config)));
 }
 
