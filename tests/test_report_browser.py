@@ -330,6 +330,13 @@ def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: P
         assert "round 1 of 4" in seen.page.inner_text("header")
         assert "not finished" in seen.page.inner_text("main")
         assert seen.page.locator("#confusion").count() == 0
+        ticks = [
+            each
+            for each in seen.page.locator("#curves svg text").all_text_contents()
+            if re.fullmatch(r"[\d.]+ %", each)
+        ]
+        values = [float(each.removesuffix(" %")) for each in ticks]
+        assert max(values) - min(values) >= 1  # no axis of hundredths around a single value
 
 
 def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Path) -> None:

@@ -161,7 +161,7 @@ function scales(width, { series, against, rounds, height }) {
   plot.start = against === "round" ? 1 : 0;
   plot.stop = Math.max(against === "round" ? rounds : 0, ...all.map((point) => point[against]));
   const low = Math.min(...all.map((point) => point.low)), high = Math.max(...all.map((point) => point.high));
-  const margin = 0.04 * Math.max(high - low, 0.02);
+  const margin = Math.max(0.04 * (high - low), 0.01);
   [plot.least, plot.most] = [Math.max(0, low - margin), Math.min(1, high + margin)];
   plot.x = (value) => plot.left + (value - plot.start) / (plot.stop - plot.start || 1) * (plot.right - plot.left);
   plot.y = (value) => plot.bottom - (value - plot.least) / (plot.most - plot.least) * (plot.bottom - plot.top);
