@@ -360,7 +360,7 @@ def test_seeds_are_judged_by_students_interval(done: Comparison) -> None:
     gaps = torch.tensor([a.last.accuracy - b.last.accuracy for a, b in pairs], dtype=torch.float64)
     assert gap.mean == pytest.approx(float(gaps.mean()))
     assert gap.high - gap.mean == pytest.approx(12.7062 * float(gaps.std()) / 2**0.5, rel=1e-4)
-    assert gap.over == "2 seeds (few, so they are wide)"
+    assert gap.over == "2 seeds (few, so wide)"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ LABELS_ALONE = ("hub-only", "fedavg", "fedprox", "fednova", "scaffold", "vrl-sgd
 #: Trained with labels that nobody gave them.
 ALL_LABELS = ("hub-all", "fedavg-all")
 
-FEW, WIDE = 5, " (few, so they are wide)"
+FEW, WIDE = 5, " (few, so wide)"
 #: Of so many images one may be wrong about at most, 97.5 % sure, where none was seen: -log(0.025).
 NEVER = 3.69
 IMAGES = "the test images of one seed: how seeds differ is not in it"

@@ -9,8 +9,8 @@ const PHASES = {
 const state = { against: "round", group: null, charts: [], width: 0 };
 let data = JSON.parse(document.getElementById("data").textContent);
 
-/* No line ends between a number and its sign. */
-const tight = (text) => text.replace(/(\d) %/g, "$1\u00a0%");
+/* No line ends between a number and its sign, and a minus is as wide as a plus. */
+const tight = (text) => text.replace(/(\d) %/g, "$1\u00a0%").replace(/ -(?=\d)/g, " −");
 const note = (...words) => make("p", { class: "note" }, ...words);
 const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
 const averaged = (group, pick) => mean(group.runs.map(pick));
@@ -127,12 +127,12 @@ function curves() {
     const describe = `Test accuracy against ${AGAINST[state.against]}: ${ends}.`;
     return lineChart(width, { series, against: state.against, rounds, describe, height: width < NARROW ? 280 : 360 });
   };
-  const seeds = several ? "Line: mean of the seeds; band: worst to best seed. " : "";
+  const seeds = several ? "Line: mean of the seeds; band: worst to best seed. " : "", its = several ? "the mean's best" : "best";
   const after = data.groups.some((group) => group.runs.some((run) => run.final.some(Boolean)))
     ? " What a method does once more after its last round is drawn beyond it." : "";
   const choices = [make("legend", {}, "Against"), ...Object.entries(AGAINST).map(radio)];
   return section("Test accuracy, round by round", make("fieldset", { class: "switch screen" }, choices),
-    chart(draw, `${seeds}Dot: best round; number: last round.${after}`, { id: "curves" }));
+    chart(draw, `${seeds}Dot: ${its} round; number: last round.${after}`, { id: "curves" }));
 }
 
 function ends() {
@@ -215,8 +215,8 @@ function costs() {
     make("div", {}, make("h2", {}, "Communication"), legend(ways.map(([name, colour]) => [colour, name])),
       chart(drawSent, `Of one seed, all rounds together. ${data.groups.map(attendance).join("")}`, { id: "sent" })),
     make("div", {}, make("h2", {}, "Time by phase"), legend([...seen].map(([name, colour]) => [colour, name])),
-      chart(drawTime, "Of one seed, all rounds together; seeds that ran side by side share their time. Writing "
-        + "checkpoints comes on top of the time above. On a GPU, work counts where it is waited for.", { id: "time" })));
+      chart(drawTime, "Of one seed, all rounds together; seeds that ran side by side share their time. The "
+        + "table's “time a seed” is without writing. On a GPU, work counts where it is waited for.", { id: "time" })));
 }
 
 function attendance(group) {
@@ -254,7 +254,7 @@ function classes(group, seed) {
   const own = (kind) => runs.map((run) => run.per_class[kind] ?? null).filter((value) => value !== null);
   const drawKnown = (width) => classChart(width, names, names.map((_, kind) => own(kind)));
   const drawTaken = (width) => confusionChart(width, names, exam.confusion);
-  const known = `After the last round${runs.length > 1 ? "; dot: mean of the seeds, bar: worst to best" : ""}.`;
+  const known = `Accuracy by class after the last round${runs.length > 1 ? "; dot: mean of the seeds, bar: worst to best" : ""}.`;
   const taken = `The final model${seed} on ${whole(exam.tested ?? 0)} test images. Blue: right, orange: wrong; `
     + "the number is of images.";
   return make("section", { class: "pair tall" },
@@ -270,9 +270,9 @@ function examples(group, seed) {
   const card = ({ place, image, truth, guess, sure }) => make("li", {},
     make("img", { src: image, alt: `test image ${place}: ${names[truth]}, taken for ${names[guess]}` }),
     make("div", {}, "is ", make("b", {}, names[truth])),
-    make("div", {}, "said ", make("b", {}, names[guess]), `, ${percent(sure)} sure`));
+    make("div", {}, "said ", make("b", {}, names[guess]), tight(`, ${percent(sure)}`)));
   const words = wrong ? `The final model${seed} is wrong about ${whole(wrong)} of ${whole(tested)} test images. `
-    + "These are the ones that it is most sure of." : "The final model has every test image right.";
+    + "These are the ones that it is most sure of; the number says how sure." : "The final model has every test image right.";
   return section("Sure, and wrong", note(words), make("ul", { class: "examples" }, found.map(card)));
 }
 
