@@ -351,11 +351,13 @@ def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Pat
         try:
             with opened(watcher.address) as seen:
                 assert "round 2 of 4" in seen.page.inner_text(".kicker")
+                seen.page.locator("#sent svg").focus()
                 seen.page.evaluate("window.mine = 1; window.scrollTo(0, 400)")
                 metrics.write_text("".join(content))
                 (tmp_path / "model").rename(tmp_path / "run/model.safetensors")
                 seen.page.get_by_text("· finished").wait_for()
                 assert seen.page.evaluate("[window.mine, window.scrollY]") == [1, 400]
+                assert seen.page.evaluate("document.activeElement.closest('figure')?.id") == "sent"
                 assert seen.page.locator("#confusion svg").count() == 1
                 hosts = {re.match(r"\w+://[^/]+/", address)[0] for address in seen.requests}  # type: ignore[index]
                 assert hosts <= {watcher.address, "data:,"}

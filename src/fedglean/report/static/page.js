@@ -182,7 +182,8 @@ function pseudo() {
   }).filter(Boolean);
   if (!panels.length) return null;
   const heading = (label) => (panels.length > 1 ? make("h3", {}, label) : null);
-  const named = ([label, draw]) => make("div", {}, heading(label), chart(draw, null, { class: "pseudo" }));
+  const figure = (draw, place) => chart(draw, null, { class: "pseudo", id: `pseudo-${place}` });
+  const named = ([label, draw], place) => make("div", {}, heading(label), figure(draw, place));
   return section("How good were the pseudo-labels?",
     note("Compared with the truth where that is known; no client and no hub saw it. “Confident” is the share that passed the "
       + "method's threshold; not all methods have one."),
@@ -299,14 +300,15 @@ function again(group) {
 }
 
 function render() {
-  const focused = document.activeElement?.id, from = window.scrollY;
+  const held = document.activeElement, focused = held?.id || held?.closest("figure")?.id, from = window.scrollY;
   state.charts = [];
   document.title = data.title;
   document.getElementById("tip").hidden = true;
   const parts = [header(), curves(), ends(), pseudo(), costs(), closer()].flat().filter(Boolean);
   document.getElementById("page").replaceChildren(...parts);
   redraw();
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  const there = document.getElementById(focused);
+  (there?.querySelector("svg") ?? there)?.focus({ preventScroll: true });
   window.scrollTo(0, from);
 }
 
