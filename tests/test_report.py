@@ -2,10 +2,12 @@
 
 import base64
 import io
+import itertools
 import json
 import re
 import shutil
 from dataclasses import asdict, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -446,3 +448,29 @@ def test_the_page_asks_nothing_of_anybody(made: Made, tmp_path: Path) -> None:
     addresses = set(re.findall(r"https?://[^\s\"'<>\\)]+", text))
     assert addresses == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"'](?!data:)", text)
+
+
+#: How people see linear red, green and blue: most, those without red cones, those without green ones (Machado, 2009).
+EYES = (
+    np.eye(3),
+    np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+)
+
+
+def seen_as(colour: str) -> list[Any]:
+    """Its place in CIELAB for each kind of eye."""
+    screen = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    light = np.where(screen <= 0.04045, screen / 12.92, ((screen + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ np.clip(np.array(EYES) @ light, 0, 1).T / np.array([[0.9505], [1], [1.089]]))
+    return list(np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_the_colour_blind_tell_the_colours_of_methods_apart(theme: int) -> None:
+    style = (files("fedglean.report") / "static" / "page.css").read_text()
+    colours = re.findall(r"--c\d: (#\w+);", re.findall(r":root \{(.*?)\}", style, re.S)[theme])
+    assert len(colours) == 7
+    for one, other in itertools.combinations(colours, 2):
+        assert min(np.linalg.norm(a - b) for a, b in zip(seen_as(one), seen_as(other), strict=True)) > 10
