@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,15 @@ def test_a_chart_is_drawn_for_few_and_many_clients(tmp_path: Path, clients: int)
     bubble_chart(split, LABELS, NAMES, tmp_path / "chart.png")
     width, height = size(tmp_path / "chart.png")
     assert 200 < width < 2500 and 200 < height < 6000
+
+
+def test_long_names_stand_aslant_beside_each_other_also_where_they_are_few(tmp_path: Path) -> None:
+    split = make_split(LABELS, 10, 3, "iid", "hub:200", 0)
+    bubble_chart(split, LABELS, NAMES, tmp_path / "numbers.png")
+    named = replace(split, names=("Berlin, Mitte", "London, St. Mary's", "Paris, Salpêtrière"))
+    bubble_chart(named, LABELS, NAMES, tmp_path / "names.png")
+    (width, height), (same, taller) = size(tmp_path / "numbers.png"), size(tmp_path / "names.png")
+    assert taller > height + 60 and abs(same - width) < 20
 
 
 def test_the_ink_of_a_colour_grows_with_the_number_of_images(tmp_path: Path) -> None:

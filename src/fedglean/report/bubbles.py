@@ -37,12 +37,14 @@ def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: P
     holders = list(range(0 if len(split.hub) else 1, min(len(known), DRAWN + 1)))
     lines = _lines(holders, 40 if len(rows) <= 20 else 100)
     cell = 0.36 if len(rows) <= 20 else 0.22
-    size = (1.5 + cell * (len(lines[0]) + 1), 0.4 + (0.6 + cell * len(rows)) * len(lines))
+    names = holder_names(split)
+    foot = 0.6 + 0.06 * max(0, _longest(names, holders) - 3)
+    size = (1.5 + cell * (len(lines[0]) + 1), 0.4 + (foot + cell * len(rows)) * len(lines))
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     for axes, line in zip(figure.subplots(len(lines), squeeze=False)[:, 0], lines, strict=True):
         _draw(axes, known, hidden, line)
-        _label(axes, holder_names(split), line, rows, columns=len(lines[0]))
+        _label(axes, names, line, rows, columns=len(lines[0]))
     _explain(figure.axes[0], figure.axes[-1], known, hidden)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
@@ -126,10 +128,10 @@ def _place(holder: int, line: list[int]) -> float:
 
 
 def _label(axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...], columns: int) -> None:
-    tilt = 60 if max(len(names[holder]) for holder in line) > 3 and len(line) > 4 else 0
-    axes.set_xticks(
-        [_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line], rotation=tilt
-    )
+    axes.set_xticks([_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line])
+    if _longest(names, line) > 3:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=60, rotation_mode="anchor", ha="right", va="center")
     axes.set_yticks(range(len(rows)), [_plain(name) for name in rows])
     axes.tick_params(length=0, labelsize=8)
     axes.set_xlim(-0.8, columns + 0.2)
@@ -139,6 +141,10 @@ def _label(axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...],
     axes.set_axisbelow(True)
     if not line[0]:
         axes.axvline(0.75, color="0.6", linewidth=0.8)
+
+
+def _longest(names: list[str], holders: list[int]) -> int:
+    return max(len(names[holder]) for holder in holders)
 
 
 def _plain(name: str) -> str:
