@@ -199,6 +199,20 @@ def test_the_closer_look_begins_with_what_the_headline_tells_of(made: Path, open
         assert seen.page.locator("#group").evaluate("each => each.selectedOptions[0].text") == "semifl"
 
 
+def test_no_two_lines_look_alike_also_where_a_legend_names_them(made: Path, opened: Open) -> None:
+    data = told(gather([made]), Examiner())
+    alone, semifl = data["groups"]
+    data["groups"] = [semifl, alone | {"label": "second"}, alone]
+    data["groups"] += [alone | {"label": label, "role": "reference"} for label in ("hub-all", "fedavg-all")]
+    (made / "lines.html").write_text(html_of(data))
+    with opened(made / "lines.html", width=360) as seen:
+        looks = "all => all.map(each => getComputedStyle(each).backgroundImage)"
+        legend = seen.page.locator("#curves .stroke").evaluate_all(looks)
+        lines = "all => all.map(each => each.getAttribute('stroke') + each.getAttribute('stroke-dasharray'))"
+        drawn = seen.page.locator("#curves path[stroke]").evaluate_all(lines)
+        assert len(set(legend)) == len(set(drawn)) == len(drawn) == 5
+
+
 def test_what_is_trained_at_one_site_sends_nothing(made: Path, opened: Open) -> None:
     data = told(gather([made]), Examiner())
     data["groups"][1]["federated"] = False

@@ -44,7 +44,7 @@ function size(bytes) {
 }
 
 function duration(seconds) {
-  if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
+  if (seconds < 10) return `${seconds ? seconds.toFixed(seconds < 1 ? 2 : 1) : 0} s`;
   const rounded = Math.round(seconds), minutes = Math.floor(rounded / 60), hours = Math.floor(minutes / 60);
   const two = (part) => String(part % 60).padStart(2, "0");
   if (!minutes) return `${rounded} s`;
@@ -123,9 +123,15 @@ function legend(entries) {
   return make("ul", { class: "legend" }, entries.map(item));
 }
 
+/* A line's dashes as a background. */
+function dashes(colour, dash) {
+  let at = 0;
+  const part = (length, place) => `${place % 2 ? "transparent" : colour} ${at}px ${at += Number(length)}px`;
+  return `background:repeating-linear-gradient(90deg, ${(dash ?? "9 0").split(" ").map(part).join(", ")})`;
+}
+
 function lineLegend(series) {
-  const kind = (dash) => (!dash ? "solid" : dash === "2 3" ? "dotted" : "dashed");
-  const look = (each) => `border-color:${each.colour};border-top-style:${kind(each.dash)}`;
+  const look = (each) => dashes(each.colour, each.dash);
   const item = (each) => make("li", {}, make("span", { class: "stroke", style: look(each) }), lastOf(each));
   return make("ul", { class: "legend" }, series.map(item));
 }

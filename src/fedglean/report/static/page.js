@@ -43,7 +43,8 @@ function style(group) {
   if (group.role === "method" || !data.groups.some((each) => each.role === "method")) {
     return { colour: `var(--c${place % 7})`, dash: place < 7 ? null : "6 2" };
   }
-  return { colour: "var(--quiet)", dash: group.role === "reference" ? "2 3" : ["7 4", "7 4 2 4", "12 4"][place % 3] };
+  const dash = group.role === "reference" ? ["2 3", "2 6", "2 3 2 8"] : ["7 4", "7 4 2 4", "12 4"];
+  return { colour: "var(--quiet)", dash: dash[place % 3] };
 }
 
 /* A line's points: the rounds for which every seed has the value. */
