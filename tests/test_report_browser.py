@@ -263,6 +263,13 @@ def test_a_command_is_broken_between_words_and_copied_whole(made: Path, opened: 
         assert commands.bounding_box()["height"] > 4 * tall["--seed"]
 
 
+def test_the_button_copies_the_command_and_says_so(page: Path, opened: Open) -> None:
+    with opened(page, permissions=["clipboard-read", "clipboard-write"]) as seen:
+        seen.page.get_by_role("button", name="Copy the command").click()
+        seen.page.get_by_role("button", name="Copied").wait_for()
+        assert seen.page.evaluate("navigator.clipboard.readText()") == seen.page.inner_text("#command")
+
+
 def test_every_column_can_be_reached_on_a_phone(page: Path, opened: Open) -> None:
     with opened(page, width=360, has_touch=True) as seen:
         table = seen.page.get_by_role("region", name="Where it ended")

@@ -291,7 +291,9 @@ function refused(group) {
 }
 
 function again(group) {
-  const copy = { type: "button", class: "screen", onclick: () => navigator.clipboard?.writeText(group.command) };
+  const done = (button) => () => { button.textContent = "Copied"; };
+  const press = (event) => navigator.clipboard?.writeText(group.command).then(done(event.target));
+  const copy = { type: "button", class: "screen", onclick: press };
   return section("Do it again",
     note("This command repeats it; the configuration below is what it reads. ", group.exact
       ? "The same machine gives the same bits."
