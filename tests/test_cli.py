@@ -109,6 +109,7 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
         ("run", "no method was named; choose one of semifl"),
         ("run semifl --data digts", "unknown data set 'digts'; did you mean 'digits'?"),
+        ("run semifl --data .", "say --data folder --data-root ."),
         ("run semifl --labels hub:25", "use hub:20 or hub:30"),
         ("run semifl --clients 5000", "5000 clients cannot share 1437 images"),
         ("run semifl --labels hub:99999", "needs 10000 images of every class but class 7 has only 133"),

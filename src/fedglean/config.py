@@ -19,7 +19,7 @@ from typing import Any, get_args, get_type_hints
 from fedglean.augment import STRONG
 from fedglean.data.labels import LAYOUTS
 from fedglean.data.partition import dealer, of_form
-from fedglean.data.sources import DATASETS, OWN, PUBLISHED
+from fedglean.data.sources import OWN, PUBLISHED, check_name
 from fedglean.errors import ConfigError, unknown
 from fedglean.method import Method, setting
 from fedglean.methods import ALIASES, METHODS
@@ -383,8 +383,8 @@ def _shown(value: Any) -> str:
 
 
 def _check_names(config: Config) -> None:
+    check_name(config.data.name)
     names = (
-        ("data set", config.data.name, DATASETS),
         ("norm", config.model.norm, NORMS),
         ("strong augmentation", config.strong, STRONG),
     )

@@ -48,8 +48,7 @@ def load(
     `allow_partial` accepts a published set of which only some parts are on disk; `test_fraction` is what is held out
     of a user's folder that has no test set; `images` takes so many of the training images, the same ones in every run.
     """
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+    check_name(name)
     source = DATASETS[name]
     if root is None and source.on_disk:
         place = "mine.npz" if name == "npz" else "FOLDER"
@@ -64,6 +63,18 @@ def load(
     dataset = source.load(None if root is None else Path(root), **options)
     _check(name, dataset)
     return dataset if images is None else _some_of(dataset, images)
+
+
+def check_name(name: str) -> None:
+    """A path in a name's place is that of one's own images."""
+    if name in DATASETS:
+        return
+    if (place := Path(name)).exists():
+        raise ConfigError(
+            f"'{name}' is a place on disk, not the name of a data set; for images of your own say "
+            f"--data {'folder' if place.is_dir() else 'npz'} --data-root {name}"
+        )
+    raise unknown("data set", name, DATASETS)
 
 
 def _some_of(dataset: Dataset, images: int) -> Dataset:
