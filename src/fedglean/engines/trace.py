@@ -39,10 +39,16 @@ class Step:
 
 
 def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes a moment to load, and short runs need none of it
+    # These take a moment to load, and short runs need none of them.
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     # Clones, for one tensor in two places, such as a model that is also what it was sent as, would be taken for one.
-    traced = make_fx(function)(*[leaf.clone() for leaf in leaves])
+    clones = [leaf.clone() for leaf in leaves]
+    # One mode for all tensors: torch would make one for each of them, which is most of the time.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        traced = make_fx(function)(*clones)
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
