@@ -399,10 +399,23 @@ def test_finite_numbers_that_no_images_give_are_refused(case: str) -> None:
     assert "possible is from" in refused[0]["reason"]
 
 
-@pytest.mark.parametrize("method", ["fedrgd", "scaffold"])
+ONE_EACH: dict[str, dict[str, Any]] = {
+    "fedrgd": {"active": 1.0, "steps": 2},
+    "scaffold": {"active": 1.0, "labels": "each:10", "epochs": 1},
+    "vrl-sgd": {"labels": "each:10", "period": 2},
+    "fedmatch": {"active": 1.0, "labels": "each:10", "epochs": 1},
+    "fedmatch-semifl": {"active": 1.0, "threshold": 0.0, "epochs": 1},
+    "fl2": {"active": 1.0, "pretraining": 0, "epochs": 1},
+    "fedsgd-fixmatch": {"active": 1.0, "steps": 1},
+    "heterofl-semifl": {"active": 1.0, "labels": "each:10", "epochs": 1},
+}
+
+
+@pytest.mark.parametrize("method", ONE_EACH)
 def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) -> None:
-    options = {"fedrgd": {"steps": 2}, "scaffold": {"labels": "each:10", "epochs": 1}}[method]
-    experiment = prepare(configure(method, clients=4, rounds=1, active=1.0, **options))
+    """Of a net without batch norm, whose statistics would be uploads that count once too."""
+    options = {"model": "cnn", "norm": "group", **ONE_EACH[method]}
+    experiment = prepare(configure(method, clients=4, rounds=1, **options))
 
     def heavy(envelope: Envelope) -> list[Envelope]:
         sent = envelope.upload

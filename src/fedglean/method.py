@@ -213,8 +213,8 @@ class Ask:
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
-    or in `expect`; those in `once` count once each, whatever weight a client would like. `collect="all"` keeps the
-    uploads one by one too. `purpose` tells training from mere measuring.
+    or in `expect`; those in `once` count once each at most, whatever weight a client would like. `collect="all"` keeps
+    the uploads one by one too. `purpose` tells training from mere measuring.
     """
 
     client: Callable[["Me", Record], Talk]

@@ -123,7 +123,7 @@ class FedSGDFixMatch(Method):
         clients = hub.sample(self.active)
         for _ in range(self.steps):
             own = yield Train(model, streams, supervised, GRADIENT, steps=1)
-            reply = yield Ask(self.client, clients, {"model": model})
+            reply = yield Ask(self.client, clients, {"model": model}, once=["model"])
             gradient = tree.map(
                 lambda at, hubs, clients: (at - hubs) + self.unlabelled_weight * (at - clients),
                 *(dict(each.parameters) for each in (model, own.model, reply.mean("model"))),

@@ -49,7 +49,9 @@ class FedAvgM(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
-        reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})
+        once = ["model"] if self.weigh_by == "nothing" else []
+        message = {"model": state.model, "rate": rate}
+        reply = yield Ask(self.client, hub.sample(self.active), message, once=once)
         if not reply.has("model"):
             return state
         model, velocity = with_momentum(state.model, reply.mean("model"), state.velocity, self.global_momentum)

@@ -85,7 +85,7 @@ class FedMatch(Method):
         helped = clients if hub.round % self.helper_interval == 0 else []
         each = {client: {"helpers": self.helpers_of(client, state)} for client in helped}
         sent = {"sigma": sigma, "psi": state.psi}
-        reply = yield Ask(self.client, clients, sent, each=each, collect="all")
+        reply = yield Ask(self.client, clients, sent, each=each, once=list(sent), collect="all")
         new = Record(state, sigma=reply.mean("sigma"), psi=reply.mean("psi"))
         models = yield from with_statistics(
             {"model": total(new.sigma, sparse(new.psi, self.smallest))}, hub, "everyone"

@@ -65,7 +65,7 @@ class FedMatchSemiFL(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
         message = {"sigma": state.sigma, "psi": psi, "statistics": state.tested.statistics, "rate": rate}
-        reply = yield Ask(self.client, hub.sample(self.active), message)
+        reply = yield Ask(self.client, hub.sample(self.active), message, once=["psi"])
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
         streams, frozen = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}, {"psi": psi}

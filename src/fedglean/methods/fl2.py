@@ -65,7 +65,8 @@ class FL2(Method):
         if hub.round == 1 and self.pretraining:
             state = yield from self.at_hub(hub, state, self.pretraining)
         rate = self.rate_in(hub)
-        reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})
+        message = {"model": state.model, "rate": rate}
+        reply = yield Ask(self.client, hub.sample(self.active), message, once=["model"])
         if reply.has("model"):
             moved = with_momentum(state.model, reply.mean("model"), state.velocity, self.global_momentum)
             state = Record(state, model=moved[0], velocity=moved[1])

@@ -42,7 +42,8 @@ class VRLSGD(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         model, control = state.model, state.control
         steps = 1 if self.warm_up and hub.round == 1 else self.period
-        reply = yield Ask(self.client, hub.everyone, {"model": model, "control": control, "steps": steps})
+        message = {"model": model, "control": control, "steps": steps}
+        reply = yield Ask(self.client, hub.everyone, message, once=["model"])
         mean, workers = reply.mean("model"), sum(client.labelled > 0 for client in hub.clients)
         # A worker's c_k changes by (model - own) / (k rate) - c, so c by the mean of that over all workers.
         share, gone = reply.count("model") / workers, steps * self.rate
