@@ -19,7 +19,7 @@ from fedglean.engines.lanes import segments
 from fedglean.engines.loop import Loop, Party, PartyError
 from fedglean.engines.stack import Stack
 from fedglean.losses import cross_entropy
-from fedglean.method import Predict, Statistics, Stream, Train, Trained
+from fedglean.method import Mixture, Predict, Statistics, Stream, Train, Trained
 from fedglean.models import Architecture
 from fedglean.sgd import SGD
 from fedglean.testing.compare import difference
@@ -90,6 +90,26 @@ def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:
     counts = [2, 9, 17, 30, 5]
     for alone, stacked in zip(Loop(SETTING).run(parties(counts)), Stack(SETTING).run(parties(counts)), strict=True):
         assert difference(list(alone), list(stacked), 1e-10) is None
+
+
+def test_a_mixture_that_each_client_makes_of_the_same_models_predicts_for_all_at_once() -> None:
+    rows: list[int] = []
+    model = MODEL.with_statistics(MODEL.record(torch.randn(9, 1, 8, 8, dtype=torch.float64)))
+
+    def noted(mixture: Mixture, images: torch.Tensor) -> torch.Tensor:
+        rows.append(len(images))
+        return mixture.evaluate(images)
+
+    def guess(weight: float, begin: int, count: int) -> Generator[Any, Any, Any]:
+        return (yield Predict(Mixture((model, model), (1.0, weight)), some(begin, count), apply=noted))
+
+    def everyone() -> list[Party]:
+        asked = [(2.0, 0, 3), (2.0, 7, 4), (3.0, 20, 5)]
+        return [Party(f"client {place}", guess(*each), place) for place, each in enumerate(asked)]
+
+    got = Stack(SETTING).run(everyone())
+    assert rows == [7, 5]
+    assert difference(Loop(SETTING).run(everyone()), got, 1e-10) is None
 
 
 def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(monkeypatch: pytest.MonkeyPatch) -> None:

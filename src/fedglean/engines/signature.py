@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.method import Predict, Statistics, Stream, Train
+from fedglean.models import Model
 
 
 def signature_of(request: Any) -> Any:
@@ -21,8 +22,9 @@ def signature_of(request: Any) -> Any:
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
         return "train", what, shape, tuple(map(_kind, leaves)), streams
     if isinstance(request, Predict):
+        models, shape = pytree.tree_flatten(request.models, is_leaf=lambda node: isinstance(node, Model))
         how = request.apply, request.view, request.threshold, request.batch
-        return "predict", id(request.models), id(request.images.store), *how
+        return "predict", shape, tuple(map(id, models)), id(request.images.store), *how
     if isinstance(request, Statistics):
         return "statistics", id(request.model), id(request.images.store), request.batch
     return "other", id(request)
