@@ -53,6 +53,8 @@ def test_a_silent_branch_is_waited_for_once_and_comes_back_with_the_state_it_had
     began = time.monotonic()
     progress = played(flower, progress, rounds=3)
     assert refusals(progress)[1:] == [(1, "not there when it was asked")]
+    to_five, to_four = (line["bytes_down"] for line in progress.history[1:])
+    assert to_four == to_five * 4 / 5 > 0
     name, message = next(iter(grid.waiting.items()))
     grid.mute = None
     grid.replies[name] = grid.answer(101, message)  # it worked on round 2 all the time

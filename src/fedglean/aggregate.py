@@ -23,6 +23,7 @@ class Partial:
     """Weighted sums of uploads: a row of numbers a name, and the sum of its weights, a number or a row.
 
     `counts` are uploads by name, `reports` (weighted sum, weight); `uploads` holds them one by one where asked to.
+    `told` are the clients that the message was sent to.
     """
 
     totals: dict[str, Tensor] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Partial:
     counts: dict[str, int] = field(default_factory=dict)
     reports: dict[str, tuple[float, float]] = field(default_factory=dict)
     uploads: dict[int, Upload] = field(default_factory=dict)
+    told: list[int] = field(default_factory=list)
     abstained: list[int] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Partial:
             mine = self.reports.get(name, (0.0, 0.0))
             self.reports[name] = (mine[0] + total, mine[1] + count)
         self.uploads |= other.uploads
+        self.told += other.told
         self.abstained += other.abstained
         self.refused += other.refused
         self.answered += other.answered

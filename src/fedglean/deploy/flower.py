@@ -63,7 +63,9 @@ class Flower(Here):
         limit = _limit(ask)
         for block in blocks:
             came = {client: self._opened(letters.get(client), exchange, client, limit) for client in block}
-            yield self._through_the_gate(exchange, block, came)
+            served = self._through_the_gate(exchange, block, came)
+            served.sums.told = [client for client in block if client in letters]
+            yield served
 
     def _order(self, exchange: Exchange, client: int, states: Mapping[int, Tree]) -> bytes:
         ask, declared = exchange.ask, self.federation.declared[client]

@@ -106,7 +106,8 @@ class Visit:
     """A block of clients in an exchange: their parties, and a gate of its own."""
 
     def __init__(self, place: Here, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]) -> None:
-        self.place, self.exchange, self.block, self.served = place, exchange, block, Served()
+        self.place, self.exchange, self.block = place, exchange, block
+        self.served = Served(Partial(told=list(block)))
         own = {client: place.federation.declared[client] for client in block}
         self.gate = Gate(exchange.round, exchange.number, exchange.ask, own, place.stretch)
         self.parties = [self._party(client, states.get(client)) for client in block]
@@ -155,11 +156,10 @@ class Ledger:
             self.place.observe(guess)
 
     def reply(self) -> tuple[Reply, int]:
-        ask = self.exchange.ask
-        clients = ask.asked
-        self._check_quorum(len(clients))
-        each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in clients)
-        return Reply(self.sums, _templates(ask)), len(clients) * tree.size_in_bytes(dict(ask.message)) + each
+        ask, told = self.exchange.ask, self.sums.told
+        self._check_quorum(len(ask.asked))
+        each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in told)
+        return Reply(self.sums, _templates(ask)), len(told) * tree.size_in_bytes(dict(ask.message)) + each
 
     def _check_quorum(self, asked: int) -> None:
         usable = len(self.sums.answered) + len(self.sums.abstained)
