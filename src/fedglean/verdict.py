@@ -11,7 +11,6 @@ from math import isclose, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.special import betaincinv, stdtrit
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
@@ -158,6 +157,8 @@ def over_seeds(gaps: Sequence[float]) -> Difference | None:
     """Their mean with Student's interval; None of a single one or equal ones, which say nothing about others."""
     if len(gaps) < 2 or isclose(min(gaps), max(gaps), abs_tol=1e-9):
         return None
+    from scipy.special import stdtrit  # takes a moment to load, and most commands judge nothing
+
     reach = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / sqrt(len(gaps))
     mean = fmean(gaps)
     over = f"{len(gaps)} seeds" + (WIDE if len(gaps) < FEW else "")
@@ -171,6 +172,8 @@ def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Differen
     better, worse, count = int((mine > its).sum()), int((mine < its).sum()), len(mine)
     if not better + worse:
         return Difference(gap, -NEVER / count, NEVER / count, IMAGES)
+    from scipy.special import betaincinv
+
     # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one of them has right.
     low = float(betaincinv(better, worse + 1, 0.025)) if better else 0.0
     high = float(betaincinv(better + 1, worse, 0.975)) if worse else 1.0
