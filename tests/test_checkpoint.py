@@ -272,10 +272,22 @@ def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
 def test_a_finished_run_is_returned_at_once_and_as_it_was(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, result = finished
     model = (folder / "model.safetensors").read_bytes()
-    monkeypatch.setattr("fedglean.engines.loop.Loop.serve", fails(errno.EIO))
+    monkeypatch.setattr("fedglean.methods.semifl.SemiFL.fine_tune", fails(errno.EIO))
     again = resume(folder, kill_at(ROUNDS))
     assert again.history == result.history and same(tensors(again), tensors(result))
     assert (folder / "model.safetensors").read_bytes() == model
+
+
+def test_a_folder_is_held_until_the_final_model_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish, held = RunFolder.finish, list[bool]()
+
+    def noting(self: RunFolder, *given: Any) -> None:
+        held.append(self._lock is not None)
+        finish(self, *given)
+
+    monkeypatch.setattr(RunFolder, "finish", noting)
+    run(config(rounds=1), tmp_path / "run")
+    assert held == [True]
 
 
 @pytest.mark.parametrize("number", range(1, ROUNDS + 1))

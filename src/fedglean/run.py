@@ -85,7 +85,7 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
                 break
             commit([(each.folder, each.progress, each.experiment) for each in behind if each.folder], number, group)
             on_rounds(lines)
-    return [each.result() for each in runs]
+        return [each.result() for each in runs]
 
 
 def play_round(experiment: Experiment, progress: Progress, number: int) -> dict[str, Any] | None:
