@@ -30,10 +30,7 @@ class HubTraining(Method):
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        return Record(model=model, memory=self.sgd.fresh_memory(model), tested=model)
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.tested}
+        return Record(model=model, memory=self.sgd.fresh_memory(model))
 
     def round(self, hub: Hub, state: Record) -> Talk:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
@@ -41,8 +38,8 @@ class HubTraining(Method):
         trained = yield Train(
             state.model, streams, supervised, self.sgd, epochs=self.epochs, memory=state.memory, rate=rate
         )
-        tested = yield from with_statistics({"model": trained.model}, hub, "hub")
-        return Record(model=trained.model, memory=trained.memory, tested=tested["model"])
+        models = yield from with_statistics({"model": trained.model}, hub, "hub")
+        return Record(model=models["model"], memory=trained.memory)
 
     def finish(self, hub: Hub, state: Record) -> Talk | None:
         """SemiFL ends on one more training at the hub: what it is measured against does too."""
@@ -69,19 +66,12 @@ class FedAvg(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
-        model = make("model")
-        return Record(model=model, tested=model)
-
-    def predictors(self, state: Record) -> dict[str, Model]:
-        return {"model": state.tested}
-
     def round(self, hub: Hub, state: Record) -> Talk:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
-        reply = yield Ask(self.client, hub.sample(self.active), {"model": state.model, "rate": rate})
-        model = reply.mean("model")
-        tested = yield from with_statistics({"model": model}, hub, "everyone")
-        return Record(model=model, tested=tested["model"])
+        message = {"model": state.model.for_training(), "rate": rate}
+        reply = yield Ask(self.client, hub.sample(self.active), message)
+        models = yield from with_statistics({"model": reply.mean("model")}, hub, "everyone")
+        return Record(model=models["model"])
 
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.labelled):
