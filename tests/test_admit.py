@@ -430,5 +430,29 @@ def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) 
     assert {line["client"] for line in refused} == {CLIENT} and "weight 5" in refused[0]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [
+        *(("proxyfl", "model"), ("proxyfl", "counts"), ("cbafed", "model"), ("cbafed", "counts")),
+        *(("fedmatch", "sigma"), ("fedmatch", "psi"), ("fednova", "model"), ("fednova", "steps")),
+        *(("scaffold", "model"), ("scaffold", "change")),
+    ],
+)
+def test_an_upload_that_lacks_one_of_its_names_ends_no_round(method: str, part: str) -> None:
+    options = {"labels": "each:10", "active": 1.0, "epochs": 1, "images": 200, "quorum": 1.0}
+    own: dict[str, Any] = {"proxyfl": {"tuning_epochs": 1}, "cbafed": {"warmup_epochs": 1}}.get(method, {})
+    experiment = prepare(configure(method, clients=4, rounds=1, **options, **own))
+
+    def lacking(envelope: Envelope) -> list[Envelope]:
+        sent = envelope.upload
+        trees = {name: tree for name, tree in sent.trees.items() if name != part or envelope.client != CLIENT}
+        return [replace(envelope, upload=Upload(weight=sent.all_weights, report=sent.report, **trees))]
+
+    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=lacking))
+    progress = Progress(0, experiment.start(), Kept(), [])
+    play_round(disturbed, progress, 1)
+    assert progress.history[0]["answered"] == 4
+
+
 def test_a_quorum_is_a_number_of_clients_not_a_hair_more() -> None:
     assert [needed(0.55, 100), needed(0.07, 100), needed(0.5, 5), needed(0.0, 3)] == [55, 7, 3, 0]

@@ -85,7 +85,8 @@ class ProxyFL(Method):
         if not reply.has("model"):
             return Record(state, model=model)
         mean, counts = reply.mean("model"), reply.sum("counts")
-        rows = [upload.trees["model"].parameters["output.weight"] for upload in reply.uploads.values()]
+        sent = [upload.trees["model"] for upload in reply.uploads.values() if "model" in upload.trees]
+        rows = [own.parameters["output.weight"] for own in sent]
         proxies = self.tuned(mean.parameters["output.weight"], torch.stack(rows), fold_int(hub.key, "proxies"))
         mean = mean.with_parameters({**mean.parameters, "output.weight": proxies})
         models = yield from with_statistics({"model": mean}, hub, "everyone")
