@@ -140,7 +140,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
     "parameter more": (with_another_parameter, "'model' has a part nobody asked for: trojan"),
     "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser'; asked for: model, sums"),
-    "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' lacks"),
+    "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' is a str without tensors"),
     "nothing in it": (lambda u: Upload(), "empty: no name was uploaded"),
     "a dictionary": (lambda u: {"model": MODEL}, "not an upload but a dict"),
     "nothing at all": (lambda u: None, "not an upload but a NoneType"),

@@ -229,6 +229,27 @@ class NobodyTrains(Plain):
 
 
 @dataclass(frozen=True)
+class ForgetsToReturn(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        yield from super().client(me, message)
+
+
+@dataclass(frozen=True)
+class AsksNobody(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        return state  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class SendsTheWholeAnswer(Plain):
+    def client(self, me: Me, message: Record) -> Talk:
+        if not len(me.labelled):
+            return None
+        trained = yield self.training(me, message)
+        return Upload(model=trained)
+
+
+@dataclass(frozen=True)
 class StumblesOverEmptyClients(Plain):
     def client(self, me: Me, message: Record) -> Talk:
         trained = yield self.training(me, message)
@@ -252,7 +273,7 @@ BROKEN: list[tuple[Method, str]] = [
     (DrawsFromRandom(), "random's global generator was used"),
     (KnowsHiddenLabels(), "hidden labels"),
     (CapturesLabels(), "captures a Tensor in a closure"),
-    (Branches(), r"cannot be lifted .*round 1, client \d"),
+    (Branches(), r"cannot be lifted .*round 1, client \d.* cannot have an `if` on a tensor"),
     (AddsOverLanes(), "hold tensors only"),
     (RemembersGlobally(), "a second run gives another result"),
     (SharesBetweenClients(), "the order in which clients are served"),
@@ -263,6 +284,9 @@ BROKEN: list[tuple[Method, str]] = [
     (UploadsIntegers(), "only floats can be averaged"),
     (KeepsWhatCannotBeStored(), "must be storable"),
     (NobodyTrains(), "every client abstained"),
+    (ForgetsToReturn(), "does the function return an Upload"),
+    (AsksNobody(), "round 1, hub, .* no `yield` in it"),
+    (SendsTheWholeAnswer(), "'model' is a Trained without tensors"),
     (StumblesOverEmptyClients(), "client 0.*an empty stream"),
     (Mutable(), "not a frozen dataclass"),
 ]
@@ -273,6 +297,13 @@ def test_a_broken_rule_is_named(method: Method, rule: str) -> None:
     VISITS.clear()
     with pytest.raises(AssertionError, match=rule):
         check_method(method, rounds=2)
+
+
+def test_what_is_not_a_number_in_both_places_is_no_difference() -> None:
+    lost = torch.tensor([1.0, torch.nan])
+    assert difference(lost, lost.clone()) is None
+    assert difference(lost, torch.tensor([1.0, 2.0])) is not None
+    assert difference(lost, torch.tensor([2.0, torch.nan])) is not None
 
 
 def test_the_judge_leaves_the_global_generators_as_they_were() -> None:

@@ -95,6 +95,8 @@ class Form:
             got = tree.named(sent)
         except Exception:
             raise Refused(f"'{name}' is no tree of tensors") from None
+        if self.leaves and not got:
+            raise Refused(f"'{name}' is a {type(sent).__name__} without tensors")
         if missing := self.leaves.keys() - got.keys():
             raise Refused(f"'{name}' lacks {sorted(missing)[0]}")
         if extra := got.keys() - self.leaves.keys():
@@ -197,7 +199,7 @@ class Gate:
         if not isinstance(upload, Upload):
             raise Refused(f"not an upload but a {type(upload).__name__}")
         if not upload.trees:
-            raise Refused("empty: no name was uploaded")
+            raise Refused("empty: no name was uploaded; a client with nothing to send returns None")
         declared = self.declared[client]
         forms = {name: self._form(name, client) for name in upload.trees}
         leaves = {name: form.read(name, upload.trees[name]) for name, form in forms.items()}

@@ -21,9 +21,15 @@ from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
 Observer = Callable[[Predictions], None]
+#: How torch says, at length and to its own developers, that a step cannot be lifted.
+NOT_LIFTED = ("vmap: ", "tracing tensor")
+LIFTED = (
+    "a loss or step is lifted to all clients at once, so it cannot have an `if` on a tensor, .item(), F.one_hot, a "
+    "boolean mask as an index or torch.rand; docs/tutorial-method.md says what to write instead"
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Party:
     """A generator to be run: a client in one exchange, or the hub in one round."""
 
@@ -57,7 +63,7 @@ class Conversation:
                 self.done, self.result = True, stop.value
 
     @contextmanager
-    def blamed(self, when: str = "") -> Iterator[None]:
+    def blamed(self, when: str = "", others: int = 0) -> Iterator[None]:
         """Errors inside say in their first line whose they are."""
         try:
             yield
@@ -66,7 +72,11 @@ class Conversation:
         except Exception as error:
             request = f"request {self.number} ({type(self.request).__name__})"
             where = f"{when}{request}" if self.request is not None else "before its first request"
-            raise PartyError(f"{self.party.name}, {where}: {type(error).__name__}: {error}") from error
+            who = f"{self.party.name} and {others} others" if others else self.party.name
+            told = f"{type(error).__name__}: {error}"
+            if any(words in told for words in NOT_LIFTED):
+                told = f"{LIFTED} ({told})"
+            raise PartyError(f"{who}, {where}: {told}") from error
 
 
 def side_by_side(parties: Sequence[Party], answer: Callable[[Sequence[Conversation]], Sequence[Any]]) -> list[Any]:
@@ -119,7 +129,7 @@ class Loop:
 
     def _answer_parties(self, waiting: Sequence[Conversation]) -> list[Any]:
         calls = [Call(talk.request, fold_int(talk.party.key, talk.number), talk.party.observe) for talk in waiting]
-        with waiting[0].blamed(f"and {len(waiting) - 1} others " if len(waiting) > 1 else ""):
+        with waiting[0].blamed(others=len(waiting) - 1):
             return self.answer(calls)
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:

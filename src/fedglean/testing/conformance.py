@@ -97,6 +97,7 @@ def check_clients_take_part(case: Case) -> None:
     if not asked:
         return
     answered = sum(line["answered"] for line in lines)
+    assert answered or not case.trainings, "clients are trained but send nothing; does the function return an Upload?"
     assert answered, "every client abstained in every round; choose settings with which some of them train"
     assert case.trainings, "no client was ever trained; choose settings with which some of them are"
 

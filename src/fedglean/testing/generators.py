@@ -25,7 +25,10 @@ def untouched_generators(seed: int) -> Iterator[None]:
         np.random.set_state(saved[1])
         random.setstate(saved[2])
     for name, position in before.items():
-        assert after[name] == position, f"{name}'s global generator was used; draw from fedglean.randomness with a key"
+        assert after[name] == position, (
+            f"{name}'s global generator was used; draw from fedglean.randomness with a key: batch.key in a loss, "
+            "me.key or hub.key elsewhere"
+        )
 
 
 def positions() -> dict[str, Any]:
