@@ -32,7 +32,7 @@ METRICS = {
     "round": "which round, from 1 on",
     "final": "true in the line of what a method does after its last round, if it does something",
     "accuracy": "share of the test images that each predictor gets right, by its name; in rounds with a test",
-    "loss": "mean cross-entropy of each predictor on the test images",
+    "loss": "mean cross-entropy of each predictor on the test images; null where it is no number",
     "per_class": "accuracy by class of each predictor; null for a class without test images",
     "pseudo": "pseudo-labels of the round's clients against the truth, which the evaluator alone has: `accuracy` of "
     "all, `confident_share`, `confident_accuracy`; of real branches `confident_share` alone: nobody knows the truth",

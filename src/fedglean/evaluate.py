@@ -1,5 +1,6 @@
 """What the models are worth. The only room where hidden labels are read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -95,7 +96,8 @@ class Evaluator:
             output = self._output(predictor, seen).double()
             right = (output.argmax(-1) == self.test_labels).double()
             results["accuracy"][name] = float(right.mean())
-            results["loss"][name] = float(F.cross_entropy(output, self.test_labels))
+            loss = float(F.cross_entropy(output, self.test_labels))
+            results["loss"][name] = loss if math.isfinite(loss) else None  # JSON has no NaN
             results["per_class"][name] = _by_class(right, self.test_labels, output.shape[-1])
         return results
 

@@ -96,6 +96,8 @@ class Examiner:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         output = plain_logits(tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"])
         chances = output.double().softmax(-1).cpu()
+        if not bool(torch.isfinite(chances).all()):
+            raise DataError("the final model answers with what is no number: training has diverged")
         told = run.tested[-1]["accuracy"][name]
         right = (chances.argmax(-1) == dataset.test_labels).double()
         if abs(right.mean() - told) > 0.01:
