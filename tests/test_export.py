@@ -151,6 +151,13 @@ def test_another_file_is_not_taken_for_a_state_dict(content: bytes | None, tmp_p
         load_classifier(path)
 
 
+@pytest.mark.parametrize("images", [pixels(2) / 255, pixels(2)[:, :1], pixels(2)[..., :8], pixels(1)[0]])
+def test_the_module_refuses_what_it_was_not_made_for(images: Tensor) -> None:
+    """Images in 0 to 1 would be answered like any others, and wrongly."""
+    with pytest.raises(ValueError, match="images are uint8, n x 3 x 16 x 16, with values 0 to 255; these are"):
+        trained(drawn("wrn-28-2", "static")).classifier()(images)
+
+
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedglean.export.find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(ConfigError, match=r"onnxscript, which pip install 'fedglean\[export\]' brings"):
@@ -224,7 +231,7 @@ def test_a_net_of_ones_own_leaves_too(tmp_path: Path) -> None:
     activate(None)
     with pytest.raises(ConfigError, match="unknown model 'narrow'"):
         load_classifier(tmp_path / "m.safetensors")
-    assert load_classifier(tmp_path / "m.safetensors", use=own)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert load_classifier(tmp_path / "m.safetensors", use=own)(torch.zeros(2, 1, 8, 8).byte()).shape == (2, 10)
 
 
 def test_a_hub_of_branches_is_compared_on_its_own_test_images(tmp_path: Path) -> None:

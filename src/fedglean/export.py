@@ -90,6 +90,12 @@ class Classifier(nn.Module):
         return torch.stack(each).sum(0)
 
     def forward(self, images: Tensor) -> Tensor:
+        shape = tuple(self.networks[0].architecture.shape)
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
+            raise ValueError(
+                f"images are uint8, n x {' x '.join(map(str, shape))}, with values 0 to 255; "
+                f"these are {str(images.dtype).removeprefix('torch.')}, {' x '.join(map(str, images.shape))}"
+            )
         return self.logits(images).softmax(-1)
 
 
