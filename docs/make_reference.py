@@ -13,19 +13,28 @@ import typer
 from typer.utils import get_params_from_function
 
 import fedglean
-from fedglean import checkpoint, errors
+from fedglean import checkpoint, errors, losses, randomness, tree
+from fedglean.aggregate import Reply
 from fedglean.cli import app
 from fedglean.cli.look import LISTS
 from fedglean.cli.shared import INTERRUPTED, configuration
 from fedglean.config import FLAT, Config
-from fedglean.methods import METHODS
+from fedglean.data.images import Images, Predictions
+from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
+from fedglean.methods import METHODS, common
+from fedglean.models import Model
 from fedglean.plugins import activate
 from fedglean.presets import PRESETS
+from fedglean.sgd import SGD
 
 HERE = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it anew -->"
 SHARED = set(inspect.signature(configuration).parameters) - {"method"}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+#: What a method is handed, in the order in which its writer meets it, and the modules of pieces for its losses.
+HANDED = (Hub, Me, Declared, Images, Predictions, Trained, Reply, Model, Mixture, Batch, Sample, tree.Record, SGD, Expect)
+PIECES = (losses, randomness, common, tree)
 
 #: The lines of metrics.jsonl; tests/test_docs.py holds this to what runs write.
 METRICS = {
@@ -73,6 +82,7 @@ def pages() -> dict[str, str]:
         "presets.md": presets(),
         "files.md": files(),
         "python.md": python(),
+        "writing-methods.md": writing_methods(),
     }
     return {name: f"{MADE}\n\n{text.rstrip()}\n" for name, text in made.items()}
 
@@ -286,6 +296,25 @@ def python() -> str:
     things = {name: getattr(fedglean, name) for name in fedglean.__all__}
     shown = [_class(name, each) if inspect.isclass(each) else _function(name, each) for name, each in things.items()]
     return _page(["# Python", "What `import fedglean` offers.", *shown])
+
+
+def writing_methods() -> str:
+    """What a method is handed and may use, beside what `import fedglean` offers."""
+    parts = [
+        "# What a method is handed and may use",
+        "Beside the [requests](python.md) that it yields. [Write a method of your own](../tutorial-method.md) shows "
+        "them at work.",
+        *(_class(thing.__name__, thing) + f"\n\n`from {thing.__module__} import {thing.__name__}`" for thing in HANDED),
+    ]
+    for module in PIECES:
+        own = [each for name, each in vars(module).items() if inspect.isfunction(each) and not name.startswith("_")]
+        rows = [[f"`{_called(each)}`", _first(each)] for each in own if each.__module__ == module.__name__]
+        parts += [f"## {module.__name__}", f"{_first(module)}", table(["function", "what"], rows)]
+    return _page(parts)
+
+
+def _called(function: Any) -> str:
+    return f"{function.__name__}({', '.join(inspect.signature(function).parameters)})"
 
 
 def _function(name: str, thing: Any) -> str:
