@@ -26,6 +26,7 @@ from fedglean.models import Model
 from fedglean.plugins import activate
 from fedglean.presets import PRESETS
 from fedglean.sgd import SGD
+from fedglean.tree import Record
 
 HERE = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it anew -->"
@@ -33,7 +34,7 @@ SHARED = set(inspect.signature(configuration).parameters) - {"method"}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 #: What a method is handed, in the order in which its writer meets it, and the modules of pieces for its losses.
-HANDED = (Hub, Me, Declared, Images, Predictions, Trained, Reply, Model, Mixture, Batch, Sample, tree.Record, SGD, Expect)
+HANDED = (Hub, Me, Declared, Images, Predictions, Trained, Reply, Model, Mixture, Batch, Sample, Record, SGD, Expect)
 PIECES = (losses, randomness, common, tree)
 
 #: The lines of metrics.jsonl; tests/test_docs.py holds this to what runs write.
