@@ -56,6 +56,15 @@ def test_rounds_to_an_accuracy_is_the_first_that_reached_it() -> None:
     assert result.rounds_to(0.45, "SM") == 1 and result.rounds_to(0.0) == 1
 
 
+def test_what_a_result_cannot_answer_it_refuses() -> None:
+    result = made_up(0.5, 0.9)
+    for ask in (result.score, lambda name: result.mean_of_last(1, name), lambda name: result.rounds_to(0.5, name)):
+        with pytest.raises(ConfigError, match="unknown predictor 'UM'"):
+            ask("UM")
+    with pytest.raises(ConfigError, match="the last 0 rounds have no mean"):
+        result.mean_of_last(0)
+
+
 def test_seconds_and_bytes_add_up_over_the_rounds() -> None:
     assert made_up(0.1, 0.2, None).seconds == 1.5 and made_up(0.1, 0.2).bytes_sent == (20, 6)
 

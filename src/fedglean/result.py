@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.config import Config
+from fedglean.errors import ConfigError, unknown
 from fedglean.evaluate import Predictor
 
 
@@ -51,20 +52,28 @@ class Result:
 
     def score(self, name: str) -> tuple[Score, Score]:
         """(last, best) of one predictor."""
+        name = self._known(name)
         scores = [Score(name, line["round"], line["accuracy"][name]) for line in self.history if "accuracy" in line]
         return scores[-1], max(scores, key=lambda score: score.accuracy)
 
     def mean_of_last(self, rounds: int, name: str | None = None) -> float:
         """Mean accuracy over the last evaluated rounds, where single rounds swing."""
-        name = name or self.names[0]
+        name = self._known(name)
+        if rounds < 1:
+            raise ConfigError(f"the last {rounds} rounds have no mean; take 1 or more")
         tail = [line["accuracy"][name] for line in self.history if "accuracy" in line][-rounds:]
         return float(sum(tail) / len(tail))
 
     def rounds_to(self, accuracy: float, name: str | None = None) -> int | None:
         """The first round whose test accuracy reached the target; None if none did."""
-        name = name or self.names[0]
+        name = self._known(name)
         reached = [line["round"] for line in self.history if line.get("accuracy", {}).get(name, -1.0) >= accuracy]
         return reached[0] if reached else None
+
+    def _known(self, name: str | None) -> str:
+        if name is not None and name not in self.predictors:
+            raise unknown("predictor", name, self.predictors)
+        return name or self.names[0]
 
     @property
     def bytes_sent(self) -> tuple[int, int]:
