@@ -79,9 +79,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.classes = tuple(classes)
         self.networks = nn.ModuleList(Network(each) for each in architectures)
-        channels = architectures[0].shape[0]
-        self.register_buffer("mean", torch.zeros(channels, 1, 1))
-        self.register_buffer("std", torch.ones(channels, 1, 1))
+        self.shape = tuple(architectures[0].shape)
+        self.register_buffer("mean", torch.zeros(self.shape[0], 1, 1))
+        self.register_buffer("std", torch.ones(self.shape[0], 1, 1))
         self.register_buffer("weights", torch.ones(len(architectures)))
 
     def logits(self, images: Tensor) -> Tensor:
@@ -90,10 +90,9 @@ class Classifier(nn.Module):
         return torch.stack(each).sum(0)
 
     def forward(self, images: Tensor) -> Tensor:
-        shape = tuple(self.networks[0].architecture.shape)
-        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape:
             raise ValueError(
-                f"images are uint8, n x {' x '.join(map(str, shape))}, with values 0 to 255; "
+                f"images are uint8, n x {' x '.join(map(str, self.shape))}, with values 0 to 255; "
                 f"these are {str(images.dtype).removeprefix('torch.')}, {' x '.join(map(str, images.shape))}"
             )
         return self.logits(images).softmax(-1)
