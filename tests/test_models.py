@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -20,6 +21,7 @@ from fedglean.models import MODELS, NORMS, Architecture, Model
 from fedglean.models import convolution as convolutions
 from fedglean.models.convolution import convolution, in_groups
 from fedglean.models.layers import Layers
+from fedglean.models.nets import NetKind
 from fedglean.models.norm import batch
 from fedglean.randomness import key, normal
 
@@ -440,6 +442,22 @@ def test_an_architecture_survives_json_and_copies() -> None:
 def test_an_architecture_that_makes_no_sense_is_refused_in_one_sentence(fields: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Architecture.from_json({"name": "cnn", "shape": [1, 8, 8], "classes": 10, **fields})
+
+
+@pytest.mark.parametrize(
+    ("net", "made"),
+    [
+        (lambda layers, images: layers.linear("output", images.flatten(1), 3), "n x 3"),
+        (lambda layers, images: images, "n x 1 x 8 x 8"),
+        (lambda layers, images: None, "no tensor"),
+    ],
+)
+def test_a_net_of_ones_own_that_does_not_return_a_number_a_class_is_refused(
+    net: Any, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "own", NetKind(net, "of one's own"))
+    with pytest.raises(ConfigError, match=f"the model 'own' returns {made} for n images; expected n x 10"):
+        Architecture("own", (1, 8, 8), 10)
 
 
 def test_an_architecture_without_its_classes_is_refused() -> None:

@@ -7,7 +7,7 @@ net states its shapes once, and a forward is a few torch calls with no module to
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -100,11 +100,15 @@ Net = Callable[[Layers, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a net asked for: shape, draw and fan of each parameter, channels and positions of each norm layer."""
+    """What a net asked for: shape, draw and fan of each parameter, channels and positions of each norm layer.
+
+    `output` is the shape of what it returned.
+    """
 
     parameters: dict[str, tuple[tuple[int, ...], Init, int]] = field(default_factory=dict)
     channels: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
+    output: tuple[int, ...] = ()
 
     def declare(self, name: str, shape: tuple[int, ...], init: Init, fan_in: int) -> Tensor:
         """Stands in for a model's parameter."""
@@ -121,5 +125,5 @@ class Plan:
 def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> Plan:
     """Runs the net on a batch of no image; the meta device would do as well, but loads for a second."""
     plan = Plan()
-    net(Layers(classes, width, 0.0, plan.declare, plan.see), torch.empty(0, *shape, device="cpu"))
-    return plan
+    logits: object = net(Layers(classes, width, 0.0, plan.declare, plan.see), torch.empty(0, *shape, device="cpu"))
+    return replace(plan, output=tuple(logits.shape) if isinstance(logits, Tensor) else ())

@@ -50,6 +50,14 @@ def _check_size(it: "Architecture", smallest: int) -> None:
         )
 
 
+def _check_output(it: "Architecture") -> None:
+    if it.plan.output != (0, it.classes):
+        made = " x ".join(["n", *map(str, it.plan.output[1:])]) if it.plan.output else "no tensor"
+        raise ConfigError(
+            f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, a number a class"
+        )
+
+
 def _check_groups(it: "Architecture") -> None:
     for name, channels in it.plan.channels.items():
         count = norms.groups(it.norm, channels)
@@ -84,6 +92,7 @@ class Architecture:
         _check_size(self, kind.smallest)
         object.__setattr__(self, "net", kind.net)
         object.__setattr__(self, "plan", plan_of(kind.net, self.shape, self.classes, self.width))
+        _check_output(self)
         _check_groups(self)
 
     @property
