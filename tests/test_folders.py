@@ -101,6 +101,12 @@ def test_other_files_and_hidden_ones_are_passed_over(root: Path) -> None:
     assert len(load("folder", root).train_labels) == before
 
 
+def test_an_image_that_cannot_be_read_is_not_just_left_out(root: Path) -> None:
+    (root / "clients" / "north").mkdir(parents=True, exist_ok=True)
+    (root / "clients" / "north" / "IMG_1.HEIC").write_bytes(b"")
+    refused(root, "IMG_1.HEIC is an image of a kind that is not read; convert it to png or jpg")
+
+
 def test_without_a_hub_the_clients_folders_are_the_classes(root: Path) -> None:
     for folder in ("hub", "clients/north/2024", "test/cat"):
         shutil.rmtree(root / folder)

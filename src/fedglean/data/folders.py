@@ -28,6 +28,8 @@ from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import key, uniform
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"})
+#: Images too, but not read here: passed over, they would be missing without a word.
+_OTHER_IMAGES = frozenset({".heic", ".heif", ".avif", ".jp2", ".dcm", ".dicom", ".dng", ".svg"})
 _UNLABELLED = "unlabelled"
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
@@ -98,6 +100,8 @@ def _files(folder: Path) -> list[Path]:
         folders[:] = [name for name, real in visible.items() if real not in seen]  # a link may lead back here
         seen.update(visible.values())
         found += [Path(place, name) for name in names if not name.startswith(".")]
+    if other := next((path for path in sorted(found) if path.suffix.lower() in _OTHER_IMAGES), None):
+        raise DataError(f"{other} is an image of a kind that is not read; convert it to png or jpg, or remove it")
     images = sorted(path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file())
     if odd := next((path for path in images if not str(path).isprintable()), None):
         raise DataError(f"{str(odd)!a} has a name that cannot be shown, in UTF-8 at least; rename it")
