@@ -54,6 +54,9 @@ def reproduce(
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     options = tuple(map(assignment, set or []))
+    given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
+    if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
+        raise ConfigError(f"{' and '.join(idle)} would change nothing of {what}; leave it out")
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
     wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
     try:

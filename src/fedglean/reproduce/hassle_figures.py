@@ -175,5 +175,5 @@ def _together(pictures: Mapping[str, Path], title: str) -> Canvas:
 
 FIGURES: dict[str, Study] = {name: figure.study() for name, figure in DECLARED.items()}
 FIGURES["hassle-fig7"] = Study(
-    "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", tuple(ALPHAS), _splits
+    "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", tuple(ALPHAS), _splits, ("--set",)
 )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from fedglean import image_ops
 from fedglean.checkpoint import make_folder
-from fedglean.data.sources import load
+from fedglean.experiment import dataset_of
 from fedglean.reproduce.panels import (
     Curves,
     Figure,
@@ -23,7 +23,7 @@ from fedglean.reproduce.panels import (
     shown_title,
 )
 from fedglean.reproduce.study import Study, Wish
-from fedglean.reproduce.trainings import Training, note, one_of
+from fedglean.reproduce.trainings import Training, config_of, note, one_of
 
 SPREADS = {"iid": "IID", "dir0.3": "Dir(0.3)", "dir0.1": "Dir(0.1)", "k2": "K = 2"}
 WORDS = {"iid": "IID", "k2": "Non-IID, K = 2"}
@@ -132,11 +132,11 @@ LEVELS = (0, 1, 3, 5, 7, 9)
 def _augmentations(wish: Wish) -> None:
     """Fig. 10 has pictures alone: one image sheared by growing amounts, and one with its contrast stretched."""
     one_of(wish.cell, ("images",))
-    name = dict(wish.options).get("data", "cifar10")
-    dataset = load(name, wish.data_root)
+    data = config_of(Training("semifl/table5-full-iid"), wish).data
+    dataset = dataset_of(data)
     image = dataset.train_images[:1]
     rows = {"ShearX": [sheared(image, level) for level in LEVELS], "AutoContrast": [image, _contrast(image)]}
-    note(f"examples from {name}", wish)
+    note(f"examples from {data.name}", wish)
     title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", wish)
     make_folder(wish.out)
     _pictured(rows, title).savefig(wish.file("figure.png"), dpi=130)
@@ -176,4 +176,6 @@ def _pictured(rows: Mapping[str, list[torch.Tensor]], title: str) -> Canvas:
 
 
 FIGURES: dict[str, Study] = {name: figure.study() for name, figure in DECLARED.items()}
-FIGURES["semifl-fig10"] = Study("SemiFL, Fig. 10: strong augmentations by magnitude", ("images",), _augmentations)
+FIGURES["semifl-fig10"] = Study(
+    "SemiFL, Fig. 10: strong augmentations by magnitude", ("images",), _augmentations, ("--set",)
+)

@@ -44,12 +44,14 @@ class Study:
 
     `run` does what is still to be done below `wish.out` (finished parts are found there and kept), prints what came out
     next to what was published, and leaves `result.json` and, where there is something to draw, `figure.png`;
-    a figure or theorem of which one part was asked for leaves `wish.file` of both.
+    a figure or theorem of which one part was asked for leaves `wish.file` of both. `takes` are the options that change
+    what comes out: others are refused, so that no title tells of what was not done.
     """
 
     title: str
     cells: tuple[str, ...]
     run: Callable[[Wish], None]
+    takes: tuple[str, ...] = ("--seeds", "--scale", "--set")
 
 
 def made_by() -> dict[str, str]:
