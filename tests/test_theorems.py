@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedglean.data.sources import load
 from fedglean.errors import ConfigError
 from fedglean.experiment import prepare
 from fedglean.randomness import generator
+from fedglean.reproduce import theorems
 from fedglean.reproduce.convergence_theorem import (
     BEND,
     IMAGES,
@@ -222,6 +224,28 @@ def test_gaps_are_of_the_models_that_the_run_loop_made() -> None:
     assert found["Fed-SHVR"][-1] < 0.02 * found["Fed-SHVR"][0]
     assert found["Fed-SVR"][30:].mean() > 5 * found["Fed-SHVR"][30:].mean()
     assert found["Fed-SH"][50:].mean() > 1.1 * found["Fed-SHVR"][50:].mean()
+
+
+def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wish, played = Wish(tmp_path, scale=0.04, cell="long", quiet=True), []
+
+    def stopped(method: str, visits: Visits, rounds: int, seeds: int) -> Any:
+        played.append((method, rounds, seeds))
+        if len(played) == 6:
+            raise KeyboardInterrupt
+        return gaps(method, visits, rounds, seeds)
+
+    monkeypatch.setattr(theorems, "gaps", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        THEOREMS["fed-shvr-theorem"].run(wish)
+    THEOREMS["fed-shvr-theorem"].run(wish)
+    assert played[5] == played[6] and len(played) == 13 and len(set(played)) == 12
+    written = json.loads((tmp_path / "result-long.json").read_bytes())
+    assert written["seeds"] == 4
+    row = written["found"]["long"]["methods"]["Fed-SH"]
+    assert row["min"][1] == float(gaps("Fed-SH", Visits(2), 8, 4)[0].min())
 
 
 def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:

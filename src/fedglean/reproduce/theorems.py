@@ -1,5 +1,6 @@
 """Two theorems, each measured on a problem that meets its assumptions: what is predicted beside what is found."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from fedglean.checkpoint import make_folder
+from fedglean.checkpoint import make_folder, write_whole
 from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
 from fedglean.report.picture import COLOURS
@@ -185,16 +186,26 @@ def convergence(cell: str, rounds: Sequence[int], wish: Wish) -> Numbers:
     methods: dict[str, Numbers] = {}
     smoothness = 0.0
     for method in METHODS:
-        curves = []
-        for T in rounds:
-            note(f"{cell} visits, {method}, T = {T}", wish)
-            mean, problem = gaps(method, visits, T, wish.seeds)
-            curves.append(mean)
-            smoothness = problem.smoothness()
-        least, late = [float(g.min()) for g in curves], [float(g[len(g) // 2 :].mean()) for g in curves]
+        found = [_measured(cell, method, T, wish) for T in rounds]
+        least, late = [each["min"] for each in found], [each["late_mean"] for each in found]
+        smoothness = found[-1]["smoothness"]
         methods[method] = {"min": least, "slope": slope(rounds, least), "late_mean": late, "late": slope(rounds, late)}
     bounds = {"smoothness": smoothness, "enough": visits.enough_rounds(smoothness), "steps": visits.steps}
     return {"cell": cell, "T": list(rounds), **bounds, "methods": methods}
+
+
+def _measured(cell: str, method: str, rounds: int, wish: Wish) -> dict[str, float]:
+    """A point of the picture. It takes up to minutes, so it is kept for the command that goes on."""
+    path = wish.out / "points" / f"{cell}-{method}-{rounds}-seeds{wish.seeds}.json"
+    if not path.exists():
+        note(f"{cell} visits, {method}, T = {rounds}", wish)
+        mean, problem = gaps(method, VISITS[cell], rounds, wish.seeds)
+        late = float(mean[len(mean) // 2 :].mean())
+        point = {"min": float(mean.min()), "late_mean": late, "smoothness": problem.smoothness()}
+        make_folder(path.parent)
+        write_whole(path, json.dumps(point).encode())
+    known: dict[str, float] = json.loads(path.read_bytes())
+    return known
 
 
 def _draw_gaps(axes: Axes, numbers: Numbers) -> None:
