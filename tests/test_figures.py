@@ -1,6 +1,7 @@
 """The papers' figures: what they are read off is what they say, and a tiny one on digits is drawn from its own runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedglean.config import SplitConfig, fingerprint
+from fedglean.config import SplitConfig, configure, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.errors import ConfigError, StorageError
@@ -21,9 +22,21 @@ from fedglean.presets import PRESETS
 from fedglean.reproduce import hassle_figures, semifl_figures, shvr_figures
 from fedglean.reproduce.figures import FIGURES
 from fedglean.reproduce.loss_surface import direction, objective_of, summary, surface
-from fedglean.reproduce.panels import Line, Panel, drawing, line_of, rows_of
+from fedglean.reproduce.panels import (
+    ACCURACY,
+    Line,
+    Panel,
+    Trace,
+    accuracy,
+    by_round,
+    drawing,
+    line_of,
+    rows_of,
+    shown_title,
+)
 from fedglean.reproduce.study import Wish
 from fedglean.reproduce.trainings import Training, config_of, first_clients, splits_of, thinned, trained
+from fedglean.result import Result
 
 DECLARED = semifl_figures.DECLARED | shvr_figures.DECLARED | hassle_figures.DECLARED
 EXPECTED = [
@@ -315,9 +328,37 @@ def test_fig7_of_hassle_counts_what_the_split_holds(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_table_tell_last_and_best_apart() -> None:
-    line = line_of("a", [1, 2, 3], [[10.0], [30.0], [20.0]], [("best", 31.0), (2, 29.0)])
+    line = replace(
+        line_of("a", [1, 2, 3], [[10.0], [30.0], [20.0]], [("best", 31.0), (2, 29.0)]),
+        best=[30.5],
+    )
     rows = rows_of(Panel("p", "round", "test accuracy in %", [line]), line)
-    assert rows == [("round 2", 30.0, 29.0), ("last, 3", 20.0, None), ("best, 2", 30.0, 31.0)]
+    assert rows == [("round 2", 30.0, 29.0), ("last, 3", 20.0, None), ("best round", 30.5, 31.0)]
+
+
+def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
+    runs = [[0.1, 0.5, 0.2], [0.4, 0.2, 0.3]]
+    results = [
+        Result(
+            configure("semifl"), [{"round": place + 1, "accuracy": {"model": y}} for place, y in enumerate(run)], {}, ()
+        )
+        for run in runs
+    ]
+    line = by_round("a", results, Trace(Training("semifl/table5-full-iid"), accuracy()))
+    assert line.best == [pytest.approx(45.0)] and max(line.mean) == pytest.approx(35.0)
+
+
+def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> None:
+    lines = [line_of("a", [1, 2], [[10.0], [12.0]], [("best", 41.0)]), line_of("b", [1, 2], [[9.0], [9.0]])]
+    many = tuple((f"option_{number}", number) for number in range(20))
+    canvas = drawing([Panel("p", "round", ACCURACY, lines)], shown_title("title", Wish(Path(), options=many)))
+    canvas.canvas.draw()
+    axes, words = canvas.axes[0], canvas.get_suptitle()
+    marks = [mark for mark in axes.lines if mark.get_marker() == "<"]
+    assert [list(mark.get_data()) for mark in marks] == [[[1], [41.0]]]
+    assert axes.get_position().width > 0.5 and max(map(len, words.splitlines())) <= 100
+    assert "published best round" in axes.get_title("left") and "x: published" not in axes.get_title("left")
+    assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_words_and_numbers_have_places_on_the_axis() -> None:

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from textwrap import fill
 from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from rich.markup import escape
 from rich.table import Table
 
@@ -30,7 +31,7 @@ Number = float | str
 class Line:
     """Means over the seeds with the worst and the best of them; `published` are (x, y) that the paper prints.
 
-    Where those are of each run's best round, `best` has ours.
+    Where those are of each run's best round, `best` has ours: of a curve one number, else one for each x.
     """
 
     label: str
@@ -134,6 +135,8 @@ class Curves:
 
     def made(self, wish: Wish) -> Panel:
         lines = [by_round(label, trained(trace.training, wish), trace) for label, trace in self.traces.items()]
+        if self.y_label != ACCURACY:
+            lines = [replace(line, best=[]) for line in lines]
         levels = [_level(label, point, wish) for label, point in self.levels.items()]
         return Panel(self.title, "round", self.y_label, lines, levels)
 
@@ -166,7 +169,8 @@ def by_round(label: str, results: Sequence[Result], trace: Trace) -> Line:
         for result in results
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    return line_of(label, rounds, [[seed[r] for seed in seeds] for r in rounds], list(trace.published.items()))
+    line = line_of(label, rounds, [[seed[r] for seed in seeds] for r in rounds], list(trace.published.items()))
+    return replace(line, best=[float(np.mean([max(seed.values()) for seed in seeds]))] if rounds else [])
 
 
 def line_of(
@@ -217,7 +221,7 @@ def shown_title(title: str, wish: Wish) -> str:
     """Says what differs from the paper's experiment."""
     changes = [] if wish.scale == 1 else [f"rounds x {wish.scale:g}"]
     changes += [f"{key}={value}" for key, value in wish.options]
-    return title + (f"\n[{', '.join(changes)}]" if changes else "")
+    return title + (f"\n{fill('[' + ', '.join(changes) + ']', 100)}" if changes else "")
 
 
 def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
@@ -233,12 +237,13 @@ def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable:
     for heading in ("panel", "line", "at", "ours", "published", "difference"):
         table.add_column(heading, justify="left" if heading in ("panel", "line") else "right")
     for panel in panels:
+        name = panel.title if panel.y_label == ACCURACY else f"{panel.title}: {panel.y_label}"
         for line in panel.lines:
             for place, ours, theirs in rows_of(panel, line):
-                table.add_row(panel.title, line.label, place, f"{ours:.4g}", *_beside(ours, theirs, comparable))
+                table.add_row(name, line.label, place, f"{ours:.4g}", *_beside(ours, theirs, comparable))
         for level in panel.levels:
             table.add_row(
-                panel.title, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published, comparable)
+                name, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published, comparable)
             )
     console = screen()
     console.print(table)
@@ -259,7 +264,7 @@ def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
     if line.x and line.x[-1] not in theirs:
         rows.append((f"last, {line.x[-1]}", line.mean[-1], None))
     if line.x and panel.y_label == ACCURACY:
-        rows.append((f"best, {line.x[int(np.argmax(line.mean))]}", max(line.mean), theirs.get("best")))
+        rows.append(("best round", line.best[0], theirs.get("best")))
     return rows
 
 
@@ -268,7 +273,7 @@ def _beside(ours: float, theirs: float | None, comparable: bool) -> tuple[str, s
 
 
 def drawing(panels: Sequence[Panel], title: str) -> Canvas:
-    """Up to three panels in a row. Published numbers are crosses in their line's colour."""
+    """Up to three panels in a row. Published numbers are crosses in their line's colour, best rounds at the edge."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     canvas = Canvas(figsize=(max(8.0, 1.0 + 4.6 * columns), 0.6 + 3.6 * rows), layout="constrained")
@@ -293,6 +298,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
     def place(x: Number) -> float:
         return order[x] if words else float(x)
 
+    def at_the_edge(y: float, colour: str) -> None:
+        axes.plot(1, y, "<", color=colour, ms=6, transform=axes.get_yaxis_transform(), clip_on=False)
+
     for number, line in enumerate(panel.lines):
         colour, x = COLOURS[number % len(COLOURS)], [place(each) for each in line.x]
         axes.plot(x, line.mean, color=colour, linewidth=1.6, marker="o" if len(x) < 12 else "", ms=4, label=line.label)
@@ -300,15 +308,23 @@ def _draw(axes: Axes, panel: Panel) -> None:
             axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         known = [(each, y) for each, y in line.published if each in order or _within(each, x)]
         axes.plot([place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6)
+        if (best := dict(line.published).get("best")) is not None:
+            at_the_edge(best, colour)
     for number, level in enumerate(panel.levels):
         axes.axhline(level.value, color="#555555", linestyle=("--", ":")[number % 2], linewidth=1.2, label=level.label)
+        if level.published is not None:
+            at_the_edge(level.published, "#555555")
     if panel.log_x:
         axes.set_xscale("log")
     if words or panel.log_x:
         axes.set_xticks([place(x) for x in order], [str(x) for x in order])
         axes.xaxis.set_minor_locator(NullLocator())
-    printed = any(line.published for line in panel.lines)
-    axes.set_title(panel.title + ("  (x: published)" if printed else ""), loc="left", fontsize=10)
+    if panel.x_label == "round":
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    xs = {x for line in panel.lines for x, _ in line.published}
+    edge = "best" in xs or any(level.published is not None for level in panel.levels)
+    marks = ["x: published"] * bool(xs - {"best"}) + ["<: published best round"] * edge
+    axes.set_title(panel.title + (f"  ({', '.join(marks)})" if marks else ""), loc="left", fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.grid(alpha=0.25)

@@ -72,11 +72,14 @@ class Deviation:
 
     def made(self, wish: Wish) -> Panel:
         lines = [_spread_by_round(label, trained(training, wish)) for label, training in self.lines.items()]
-        return Panel("(b) deviation over the seeds", "round", "standard deviation of accuracy in points", lines)
+        title = "(b) deviation over the seeds" + (": --seeds 5 has one, 1 has none" if wish.seeds == 1 else "")
+        return Panel(title, "round", "standard deviation of accuracy in points", lines)
 
 
 def _spread_by_round(label: str, results: list[Result]) -> Line:
     """With the paper's divisor, the number of seeds: one seed alone has none."""
+    if len(results) == 1:
+        return line_of(label, [], [])
     histories = zip(*(result.history for result in results), strict=True)
     tested = [lines for lines in histories if "accuracy" in lines[0]]
     spread = [np.std([100 * line["accuracy"]["model"] for line in lines]) for lines in tested]
