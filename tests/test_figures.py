@@ -311,6 +311,7 @@ def test_fig4_and_fig11_of_hassle_vary_one_thing(tmp_path: Path) -> None:
     FIGURES["hassle-fig4"].run(tiny(tmp_path, rounds=1))
     lines = lines_of(tmp_path)
     assert lines["HASSLE-SM"]["x"] == [0.5, 1, 2, 4, 8]
+    assert lines["HASSLE-SM"]["best"] == lines["HASSLE-SM"]["mean"], "of one round the last is the best"
     last = history(tmp_path, "hassle-cifar10-10-unlabelled-0.222222")[-1]["accuracy"]
     assert lines["HASSLE-UM"]["mean"][2] == pytest.approx(100 * last["UM"])
     FIGURES["hassle-fig11"].run(tiny(tmp_path / "11", rounds=1))
@@ -367,6 +368,14 @@ def test_words_and_numbers_have_places_on_the_axis() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["PL", "LU"]
     crosses = axes.lines[1]
     assert list(crosses.get_xdata()) == [1.0] and list(crosses.get_ydata()) == [2.5]
+
+
+def test_best_rounds_are_drawn_where_the_papers_numbers_are_best_rounds() -> None:
+    alphas = Line("a", ["0.1", "1"], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [("1", 5.0)], [3.0, 4.0])
+    axes = drawing([Panel("p", "alpha", ACCURACY, [alphas])], "title").axes[0]
+    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert list(dashed.get_ydata()) == [3.0, 4.0]
+    assert axes.get_title("left") == "p  (dashed: best round, x: published best round)"
 
 
 def test_an_unknown_part_is_refused(tmp_path: Path) -> None:

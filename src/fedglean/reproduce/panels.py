@@ -143,7 +143,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Points:
-    """A panel over something that is varied from training to training; its values are of the last round."""
+    """A panel over something that is varied from training to training: last rounds, and the best as HASSLE prints."""
 
     title: str
     x_label: str
@@ -188,7 +188,8 @@ def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
     values = [point.values(wish) for point in row.values()]
     printed = [(x, point.published) for x, point in row.items() if point.published is not None]
     line = line_of(label, list(row), [last for last, _ in values], [(x, y) for x, y in printed if y is not None])
-    by_best = printed and not any("round 100" in point.training.published for point in row.values())
+    # Fed-SHVR prints the last one.
+    by_best = any(point.training.preset.startswith("hassle/") for point in row.values())
     return replace(line, best=[float(np.mean(best)) for _, best in values]) if by_best else line
 
 
@@ -306,6 +307,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.plot(x, line.mean, color=colour, linewidth=1.6, marker="o" if len(x) < 12 else "", ms=4, label=line.label)
         if line.low != line.high:
             axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+        if panel.x_label != "round" and line.best:
+            axes.plot(x, line.best, "--", color=colour, linewidth=1)
         known = [(each, y) for each, y in line.published if each in order or _within(each, x)]
         axes.plot([place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6)
         if (best := dict(line.published).get("best")) is not None:
@@ -323,7 +326,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     xs = {x for line in panel.lines for x, _ in line.published}
     edge = "best" in xs or any(level.published is not None for level in panel.levels)
-    marks = ["x: published"] * bool(xs - {"best"}) + ["<: published best round"] * edge
+    dashed = panel.x_label != "round" and any(line.best for line in panel.lines)
+    marks = ["dashed: best round"] * dashed + [f"x: published{' best round' * dashed}"] * bool(xs - {"best"})
+    marks += ["<: published best round"] * edge
     axes.set_title(panel.title + (f"  ({', '.join(marks)})" if marks else ""), loc="left", fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
