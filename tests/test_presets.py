@@ -215,3 +215,14 @@ def test_a_baseline_has_its_tables_visits_and_what_a_data_set_asks_for() -> None
     assert [settings(f"semifl/fedmatch-{cell}-iid")["hub_batch"] for cell in SEMIFL_CELLS] == [10, 250] * 3
     assert [settings(f"semifl/partially-{cell}")["batch"] for cell in SEMIFL_CELLS] == [10, 250, 10, 10, 250, 250]
     assert [settings(f"semifl/uda-{cell}")["decay"] for cell in SEMIFL_CELLS] == [5e-4] * 4 + [1e-3] * 2
+
+
+def test_a_rate_that_is_not_the_papers_is_told() -> None:
+    rates = {
+        name: [value for key, value in preset.layer["settings"].items() if key.endswith("rate")]
+        for name, preset in PRESETS.items()
+        if name.startswith("hassle/") and preset.method != "fedmatch"
+    }
+    assert {name for name, values in rates.items() if set(values) != {0.1}} == {
+        name for name, preset in PRESETS.items() if "rate 0.01 for the paper's 0.1" in preset.summary
+    }
