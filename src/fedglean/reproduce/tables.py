@@ -145,7 +145,7 @@ def compared(cell: str, preset: str, results: list[Result], wish: Wish) -> list[
         "rounds_published": PRESETS[preset].layer["rounds"],
         "scale": wish.scale,
         "options": dict(wish.options),
-        "seconds": round(sum(result.seconds for result in results), 1),
+        "seconds": round(sum(result.seconds for result in results), 3),
         **made_by(),
     }
     lines = []
