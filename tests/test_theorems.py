@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,22 @@ def test_the_kernel_study_leaves_numbers_and_a_picture(tmp_path: Path, capsys: p
     assert numbers["helps_up_to"] in numbers["n_u"]
     index = numbers["n_u"].index(numbers["helps_up_to"])
     assert numbers["balanced"][index] < numbers["alone"] and "unlabelled points help" in capsys.readouterr().out
+
+
+def test_the_critical_share_of_labels_is_read_off_all_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few samples make slopes that rise and fall; the crossing of one of them alone would be anywhere."""
+    monkeypatch.setattr(theorems, "FITTED", [10**10, 10**12])
+    monkeypatch.setattr(
+        theorems, "_mean_risk", lambda world, size, labels, repeats: wanted[round(math.log(labels, size), 2)](size)
+    )
+    monkeypatch.setattr(theorems, "supervised_risk", lambda world, labels, draw: 1.0)
+    noise = dict(zip(theorems.ZETAS, (0, 0.02, -0.03, 0.02, -0.03, 0.02, 0), strict=True))
+    wanted = {zeta: partial(_power, 0.4 * (zeta - 0.7) + noise[zeta]) for zeta in theorems.ZETAS}
+    assert theorems.critical(1)["found"] == pytest.approx(0.7, abs=1e-3)
+
+
+def _power(exponent: float, size: int) -> float:
+    return float(size) ** exponent
 
 
 def test_the_gradient_by_hand_is_autograds() -> None:

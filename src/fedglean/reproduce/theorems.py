@@ -95,7 +95,10 @@ def labels_alone(repeats: int) -> Numbers:
 
 
 def critical(repeats: int) -> Numbers:
-    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta; where it is 0."""
+    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta; where it is 0.
+
+    By the theorem the slopes lie on a line: zeta times the exponent of n_l, less that of n_u.
+    """
     world, slopes = WORLDS[PLAIN], []
     for zeta in ZETAS:
         ratios = []
@@ -105,7 +108,8 @@ def critical(repeats: int) -> Numbers:
             alone = np.mean([supervised_risk(world, labels, draw) for _ in range(repeats)])
             ratios.append(_mean_risk(world, size, labels, repeats) / float(alone))
         slopes.append(slope(FITTED, ratios))
-    found = float(np.interp(0, slopes, ZETAS))
+    rise, start = np.polyfit(ZETAS, slopes, 1)
+    found = float(-start / rise)
     return {"zeta": list(ZETAS), "slope": slopes, "found": found, "predicted": world.critical, "enough": world.enough}
 
 
