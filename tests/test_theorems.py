@@ -266,6 +266,6 @@ def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
 
 
 def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:
-    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [800, 1600, 3200, 6400]
-    with pytest.raises(ConfigError, match=r"take at least 0\.005"):
-        _shortened("short", 0.0049)
+    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [1000, 2000, 4000, 8000]
+    with pytest.raises(ConfigError, match=r"take at least 0\.004"):
+        _shortened("short", 0.0039)

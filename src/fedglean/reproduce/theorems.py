@@ -150,7 +150,7 @@ def _draw_critical(axes: Axes, numbers: Numbers) -> None:
 
 #: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight, far outside.
 VISITS = {"short": Visits(6, "faint-digits"), "long": Visits(2)}
-ROUNDS = {"short": (800, 1600, 3200, 6400), "long": (100, 200, 400, 800)}
+ROUNDS = {"short": (1000, 2000, 4000, 8000), "long": (100, 200, 400, 800)}
 LEAST = 4
 SEEDS = 4
 
@@ -220,7 +220,7 @@ def _draw_gaps(axes: Axes, numbers: Numbers) -> None:
     top = numbers["methods"]["Fed-SHVR"]["min"][0] * 1.5
     axes.plot(rounds, [top * (T / rounds[0]) ** -0.5 for T in rounds], "--", color="#555555", label="slope -0.5")
     if numbers["enough"] <= rounds[-1]:
-        axes.axvline(numbers["enough"], color="0.7", linewidth=0.8)
+        axes.axvline(numbers["enough"], color="0.7", linewidth=0.8, label="bounds hold from here on")
     steps = f"{min(numbers['steps'])} to {max(numbers['steps'])} steps a visit"
     _loglog(axes, "rounds T", "min over t of g_t  (dotted: mean of the later half)", steps)
     axes.set_xticks(rounds, [str(T) for T in rounds])
