@@ -199,7 +199,7 @@ def trained(config: Config, seeds: int, folder: Path, only_finished: bool = Fals
     """One method's failure is told in its row and on stderr, and the others go on."""
     kept = folder / "facts.json"
     if kept.exists():
-        return json.loads(kept.read_text())
+        return dict(json.loads(kept.read_text()))
     if only_finished:
         return {"error": "not finished"}
     try:
@@ -273,7 +273,8 @@ def half_width(values: list[float]) -> float | None:
 
 def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """What was run, how to read it, and a table a split, its methods in the order of METHODS."""
-    console = Console(width=200, highlight=False, file=StringIO())
+    written = StringIO()
+    console = Console(width=200, highlight=False, file=written)
     console.print(HEAD.format(**facts, tests=TESTS), soft_wrap=True)
     groups: dict[str, list[dict[str, Any]]] = {}
     for each in rows:
@@ -284,7 +285,7 @@ def page(facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         for each in members:
             table.add_row(*cells(each))
         console.print(f"## `{split}`", table, sep="\n")
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
 
 
 def cells(row: dict[str, Any]) -> list[str]:

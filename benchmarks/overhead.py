@@ -5,8 +5,8 @@ generators, the gate, the sums and the placement. Tests and checkpoints are off.
 
     OMP_NUM_THREADS=1 python benchmarks/overhead.py
 
-Prints a table and writes benchmarks/results/overhead.json: CPU seconds over some rounds after the first few, and the
-share that is not serving.
+Prints a table and writes benchmarks/results/overhead.json (or --out): CPU seconds over some rounds after the first
+few, and the share that is not serving.
 """
 
 import argparse
@@ -31,15 +31,15 @@ METHODS = ("semifl", "hassle", "fed-shvr", "fedavg")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds that are timed, after as many that are not")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "overhead.json")
     options = parser.parse_args()
     rows = [measured(method, executor, options.rounds) for method in METHODS for executor in EXECUTORS]
     table = Table("method", "executor", "CPU s a round", "outside serving", title=f"digits, {machine()}")
     for row in rows:
         table.add_row(row["method"], row["executor"], f"{row['seconds']:.3f}", f"{100 * row['outside']:.1f} %")
     Console().print(table)
-    place = Path(__file__).parent / "results" / "overhead.json"
-    place.write_text(json.dumps({"machine": machine(), "commit": commit(), "rows": rows}, indent=1) + "\n")
+    options.out.write_text(json.dumps({"machine": machine(), "commit": commit(), "rows": rows}, indent=1) + "\n")
 
 
 def measured(method: str, executor: str, rounds: int) -> dict[str, Any]:

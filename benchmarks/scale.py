@@ -13,10 +13,9 @@ Every method that federates runs two rounds with 2, 10 and 50 branches of eight 
     python benchmarks/scale.py --page                                  # the table of docs/scale.md, from the JSON
 
 Prints tables and writes benchmarks/results/scale.json (or --out), where --only leaves what is there of other methods.
-Numbers a branch are of the second round and the
-largest federation; how the smaller ones differ is in the JSON. SemiFL, HASSLE and Fed-SHVR are measured with wrn-28-2
-too. What is beyond the measured number of branches is multiplied, and said to be. What Flower's own processes cost is
-not in here: no network, no SuperLink, no database.
+Numbers a branch are of the second round and the largest federation; how the smaller ones differ is in the JSON.
+SemiFL, HASSLE and Fed-SHVR are measured with wrn-28-2 too. What is beyond the measured number of branches is
+multiplied, and said to be. What Flower's own processes cost is not in here: no network, no SuperLink, no database.
 """
 
 import argparse
@@ -88,8 +87,8 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="2,10,50")
-    parser.add_argument("--only", default=None, help="some methods")
+    parser.add_argument("--nodes", default="2,10,50", help="numbers of branches, with commas between them")
+    parser.add_argument("--only", default=None, help="methods, with commas between them")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scale.json")
     parser.add_argument("--page", action="store_true", help="print the table of docs/scale.md")
     parser.add_argument("--cell", default=None, help=argparse.SUPPRESS)
@@ -140,7 +139,7 @@ def labels_at_hub(name: str) -> bool:
 def few_images(nodes: int, at_hub: bool) -> Split:
     """Eight a branch: how many it has changes nothing of what is measured. Half are labelled, or 100 at the hub."""
     index = torch.arange(100 + 8 * nodes)
-    own = list(index[100:].split(8))
+    own = torch.split(index[100:], 8)
     if at_hub:
         return Split(index[:100], tuple(part[:0] for part in own), tuple(own))
     return Split(index[:0], tuple(part[:4] for part in own), tuple(part[4:] for part in own))
@@ -261,7 +260,7 @@ def clients_part(folder: Path, count: int) -> float:
         (folder / "checkpoint" / each["file"]).stat().st_size for name, each in index.items() if name != "state"
     )
     entries = sum(len(json.dumps({name: each})) for name, each in index.items() if name != "state")
-    return (states + entries + (folder / "split.json").stat().st_size) / count
+    return float(states + entries + (folder / "split.json").stat().st_size) / count
 
 
 def size(folder: Path) -> int:
@@ -279,7 +278,8 @@ def bookkeeping(count: int) -> dict[str, Any]:
         entry = {"file": "client-000000-000001.safetensors", "sha256": "0" * 64}
         checkpoints.files = {str(client): entry for client in range(count)}
         with clocked() as index:
-            checkpoints.save(1, Record(), {}, set(), {})
+            checkpoints.stage(1, Record(), {}, set(), {})
+            checkpoints.commit()
         written = size(Path(scratch))
     return {"branches": count, "index_ms": index(), "index_mb": written / 1e6}
 

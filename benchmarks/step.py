@@ -18,8 +18,8 @@ from clients import machine, parties, wait
 from fedglean.augment import Recipe
 from fedglean.data.images import Images
 from fedglean.engines.batches import Setting
+from fedglean.engines.device import settle
 from fedglean.engines.stack import Stack
-from fedglean.experiment import _settle
 from fedglean.method import Stream, Train
 from fedglean.methods.hassle import Hassle
 from fedglean.models import Architecture
@@ -34,7 +34,7 @@ def main() -> None:
     for name, value in {"clients": 8, "batch": 128, "steps": 192}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
-    _settle(DEVICE, 1, deterministic=False)
+    settle(DEVICE, 1, deterministic=False)
     print(machine())
     for clients in (options.clients, 1):
         batch = options.batch * options.clients // clients
@@ -45,8 +45,8 @@ def main() -> None:
 
 
 def setting() -> Setting:
-    cuda = {"compile": True, "half": True} if DEVICE.type == "cuda" else {}
-    return Setting(Recipe((0.5,) * 3, (0.25,) * 3, flip=True, pad=4), images_at_once=32768, **cuda)
+    recipe, cuda = Recipe((0.5,) * 3, (0.25,) * 3, flip=True, pad=4), DEVICE.type == "cuda"
+    return Setting(recipe, images_at_once=32768, compile=cuda, half=cuda)
 
 
 def trainings(clients: int, batch: int, steps: int) -> list[Train]:

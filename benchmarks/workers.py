@@ -64,9 +64,9 @@ TIMES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--begin", type=int, default=12)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=5, help="rounds that are timed")
+    parser.add_argument("--begin", type=int, default=12, help="rounds that are played before")
+    parser.add_argument("--turns", type=int, default=5, help="turns of ten empty exchanges")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "workers.json")
     options = parser.parse_args()

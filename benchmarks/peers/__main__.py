@@ -16,8 +16,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="fedglean and its peers, CPU and wall seconds a round")
     parser.add_argument("tasks", nargs="*", help="S1, S2; both if left out")
     parser.add_argument("--turns", type=int, default=5, help="measured turns of each system")
-    parser.add_argument("--only", nargs="+", default=[], help="names of systems, as in the table")
+    names = [system.name for system in SYSTEMS]
+    told = "of: " + " ".join(f'"{name}"' for name in names)
+    parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="SYSTEM", help=told)
     given = parser.parse_args()
+    if unknown := set(given.tasks) - set(TASKS):
+        parser.error(f"there is no {min(unknown)}; known are {', '.join(TASKS)}")
     chosen = [system for system in SYSTEMS if not given.only or system.name in given.only]
     report, screen = circumstances() | {"tasks": {}}, Console(width=100)
     for name in given.tasks or TASKS:

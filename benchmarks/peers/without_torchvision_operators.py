@@ -1,4 +1,4 @@
-"""To be imported before torchvision: its published build does not load beside a CPU torch until these operators are known."""
+"""To be imported before torchvision, whose published build loads beside a CPU torch once these operators are known."""
 
 import torch
 
