@@ -5,7 +5,7 @@
     python benchmarks/methods.py --only hassle,fedmatch,rscfed --set partition=hassle-dirichlet:0.1 --set labels=ALL:10%
     python benchmarks/methods.py --data mnist --data-root DATA --device cuda --model cnn --rounds-share 0.5
     python benchmarks/methods.py (the same options) --set images=12000 --set compile=true               # a fifth of it
-    python benchmarks/methods.py (the same options) --collect --page docs/results/methods-mnist.md  # trains nothing
+    python benchmarks/methods.py (the same options) --collect --page tables.md         # trains nothing
 
 Every method runs with what it brings along (`Entry.defaults`; on data sets larger than digits with `LARGE` on top), and
 methods are grouped by the split that this gives.
@@ -19,7 +19,8 @@ same seed; its uncertainty is the half-width of the 95 % t-interval of the mean 
 
 Runs lie below --runs and are resumed or taken as they are: a command that was killed goes on where it was, and
 --collect makes the tables of what is finished, for which each one's facts.json is enough. Remove that folder after a
-change to a method. Prints a page in Markdown, progress on stderr, and writes JSON to --out.
+change to a method. Prints a page in Markdown, progress on stderr, and writes JSON to --out. Its tables stand in
+docs/results/methods-*.md, below what an editor made of them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Claim: where clients take more than a few steps, less than a twentieth of a round is spent outside serving requests.
+"""Claim: where clients take more than a few steps, less than a tenth of a round is spent outside serving requests.
 
 Serving is what an executor does for `Train`, `Predict` and `Statistics`; the rest is the round loop, the parties'
 generators, the gate, the sums and the placement. Tests and checkpoints are off.
