@@ -107,12 +107,13 @@ def test_an_image_that_cannot_be_read_is_not_just_left_out(root: Path) -> None:
     refused(root, "IMG_1.HEIC is an image of a kind that is not read; convert it to png or jpg")
 
 
-def test_without_a_hub_the_clients_folders_are_the_classes(root: Path) -> None:
-    for folder in ("hub", "clients/north/2024", "test/cat"):
+def test_without_a_hub_the_test_sets_folders_are_the_classes(root: Path) -> None:
+    for folder in ("hub", "test/cat"):
         shutil.rmtree(root / folder)
     dataset = load("folder", root)
     assert dataset.given is not None
     assert dataset.classes == ("dog",) and len(dataset.given.hub) == 0 and len(dataset.given.labelled[1]) == 3
+    assert held(dataset, dataset.given.unlabelled[0])[0] == [30, 31, 32, 33], "2024 is just a folder"
 
 
 def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path, "no labelled image anywhere")
+    refused(tmp_path, "neither hub/CLASS nor test/CLASS, which name")
 
 
 def test_an_empty_class_folder_is_refused(root: Path) -> None:
@@ -277,7 +278,8 @@ def test_a_test_class_that_nobody_knows_is_refused(root: Path) -> None:
 
 
 def test_no_labelled_image_anywhere_is_refused(tmp_path: Path) -> None:
-    paint(tmp_path / "clients" / "x" / "0.png", 1)
+    for level in range(2):
+        paint(tmp_path / "clients" / "x" / "2024" / f"{level}.png", level)
     paint(tmp_path / "test" / "cat" / "0.png", 1)
     refused(tmp_path, "no labelled image anywhere")
 

@@ -6,9 +6,9 @@
     root/clients/NAME/unlabelled/... never labelled, whatever the folders below are called
     root/test/CLASS/...              the test set; without it a fraction of the hub's images is held out
 
-Without a hub, every folder directly below a client is a class but `unlabelled`. With one, a client's folder that is
-no class is just a folder, unless it lies next to folders that are: then it is taken for a misspelt class and
-refused. Links to folders are followed. Names that begin with a dot and files that are no images are passed over.
+Without a hub the folders of test/ are the classes. A client's folder that is no class is just a folder, unless it lies
+next to folders that are: then it is taken for a misspelt class and refused. Links to folders are followed. Names that
+begin with a dot and files that are no images are passed over.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     if not root.is_dir():
         raise DataError(f"{root} is no folder; expected one with hub/CLASS, clients/NAME and perhaps test/CLASS in it")
     clients = subfolders(root / "clients")
-    classes = class_names(root, clients)
+    classes = class_names(root)
     hub = list(labelled_files(root / "hub", classes))
     if (root / "test").is_dir():
         test = list(labelled_files(root / "test", classes))
@@ -108,17 +108,15 @@ def _files(folder: Path) -> list[Path]:
     return images
 
 
-def class_names(root: Path, clients: list[Path]) -> tuple[str, ...]:
-    at_hub = [folder.name for folder in subfolders(root / "hub")]
-    if _UNLABELLED in at_hub:
-        raise DataError(f"{root / 'hub' / _UNLABELLED} is no class; images without labels belong to a client")
-    if at_hub:
-        return tuple(at_hub)
-    at_clients = {path.name for client in clients for path in client.iterdir() if path.is_dir() and _files(path)}
-    named = sorted(name for name in at_clients if name != _UNLABELLED and not name.startswith("."))
+def class_names(root: Path) -> tuple[str, ...]:
+    """Never what clients call their folders: those may be scans or years."""
+    place = root / ("hub" if subfolders(root / "hub") else "test")
+    named = tuple(folder.name for folder in subfolders(place))
+    if _UNLABELLED in named:
+        raise DataError(f"{place / _UNLABELLED} is no class; images without labels belong to a client")
     if not named:
-        raise DataError(f"{root} has no labelled image anywhere; put some into hub/CLASS or clients/NAME/CLASS")
-    return tuple(named)
+        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, which name the classes; add one of them")
+    return named
 
 
 def labelled_files(folder: Path, classes: tuple[str, ...]) -> Iterator[File]:
@@ -163,8 +161,6 @@ def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: fl
         raise ConfigError(
             f"the fraction held out for testing is {fraction}; expected a number between 0 and 1, such as 0.2"
         )
-    if not hub:
-        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, so nothing can be tested; add test/CLASS")
     test: set[File] = set()
     for label, name in enumerate(classes):
         chance = {file: _chance(file.path, root / "hub") for file in hub if file.label == label}

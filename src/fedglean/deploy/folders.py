@@ -82,12 +82,9 @@ class HubImages:
 
 def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
     """As `data.folders` reads the hub's part. A hub without labels needs test/CLASS, which then names the classes."""
-    if not (root / "hub").is_dir() and not (root / "test").is_dir():
-        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS; put some labelled images there")
-    tested = [folder.name for folder in subfolders(root / "test")]
-    classes = class_names(root, []) if subfolders(root / "hub") else tuple(tested)
+    classes = class_names(root)
     hub = list(labelled_files(root / "hub", classes))
-    if tested:
+    if subfolders(root / "test"):
         test = list(labelled_files(root / "test", classes))
     else:
         hub, test = hold_out(root, hub, classes, test_fraction)
