@@ -196,6 +196,16 @@ def _through_toml(config: Config, folder: Path) -> Config:
     return resolve(None, read_toml(folder / "config.toml"))
 
 
+@pytest.mark.parametrize(
+    ("own", "says"), [({"data": "folder", "data_root": "a"}, "data.root"), ({"split_file": "b"}, "file")]
+)
+def test_a_file_says_which_of_its_lines_do_not_count(own: dict[str, str], says: str, tmp_path: Path) -> None:
+    config = configure("semifl", **own)
+    assert f"[split]\n# {says} says who holds what; partition, labels and clients do not\n" in to_toml(config)
+    assert _through_toml(config, tmp_path) == config
+    assert "#" not in to_toml(configure("semifl"))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_configuration_survives_toml(name: str, tmp_path: Path) -> None:
     config = resolve(name, {"seed": 11, "data": {"root": "a b"}, "gate": {"stretch": 1e22}})

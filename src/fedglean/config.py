@@ -204,7 +204,13 @@ def to_toml(config: Config) -> str:
     tables = {name: parts.pop(name) for name in ("settings", *SECTIONS)}
     texts = [_toml_lines(parts)]
     texts += [f"[{name}]\n{_toml_lines(table, name == 'settings')}" for name, table in tables.items()]
-    return "\n".join(texts)
+    text = "\n".join(texts)
+    if config.holders:
+        says = "file" if config.split.file else "data.root"
+        text = text.replace(
+            "[split]\n", f"[split]\n# {says} says who holds what; partition, labels and clients do not\n"
+        )
+    return text
 
 
 def read_toml(path: Path) -> dict[str, Any]:
