@@ -305,6 +305,11 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
             "rate: tuple = (1,)",
             "setting 'rate' of Plain must be a number, a text, or true or false",
         ),
+        (
+            "rate: float",
+            "rate: 'flaot'",
+            "the types of Plain's settings cannot be read: NameError: name 'flaot' is not",
+        ),
     ],
 )
 def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sentence: str) -> None:
@@ -364,6 +369,7 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
         ),
         ("    halves = (", "    return images\n    halves = (", DataError, "'stripes' gave a Tensor in place of"),
         ("for k in range(clients)]", "for k in range(3)]", ConfigError, "made 3 parts for 4 clients"),
+        (", [half[1] for half in halves]", "", ConfigError, "'first-half' must give three parts: the hub's images, "),
         ("[half[1] for half in halves]", "[]", ConfigError, "4 labelled and 0 unlabelled parts for 4 clients"),
     ],
 )

@@ -211,7 +211,10 @@ def _problem_of_method(name: str, kind: Any) -> str | None:
         return f"{kind.__name__} lacks {' and '.join(lacking)}"
     if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         return f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
-    hints = get_type_hints(kind)
+    try:
+        hints = get_type_hints(kind)
+    except Exception as error:  # an annotation may be any text
+        return f"the types of {kind.__name__}'s settings cannot be read: {_told(error)}"
     for each in fields(kind):
         if each.default is MISSING:
             return (

@@ -81,7 +81,10 @@ def make_split(labels: Tensor, classes: int, clients: int, partition: str, who: 
     if not 1 <= clients <= len(labels):
         raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use fewer")
     pool = Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
-    hub, labelled, unlabelled = layout.give(pool, who, who.partition(":")[2])
+    given = layout.give(pool, who, who.partition(":")[2])
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise ConfigError(f"'{who}' must give three parts: the hub's images, the clients' labelled and unlabelled ones")
+    hub, labelled, unlabelled = given
     if (len(labelled), len(unlabelled)) != (clients, clients):
         made = f"{len(labelled)} labelled and {len(unlabelled)} unlabelled parts"
         raise ConfigError(f"'{who}' made {made} for {clients} clients; it must make one of each for each")
