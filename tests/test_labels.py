@@ -175,7 +175,7 @@ def test_a_mismatch_holds_on_uneven_classes_too(seed: int, clients: int, ratio: 
         ("ALL:0.1%", "use a larger percentage"),
         ("mismatch-digits:1", "at least 2 classes and 2 labels"),
         ("mismatch-digits:300", "use fewer labels"),
-        ("mismatch:100", "from 0 to 1"),
+        ("mismatch:100", "write it as 'mismatch:N,RATIO'"),
         ("mismatch:3,0.5", "6 labels a client"),
     ],
 )

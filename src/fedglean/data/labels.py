@@ -245,7 +245,9 @@ def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDAr
 def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
     """The partition's plan, bent as little as needed for the ratio; images for which there is no place stay out."""
     count, comma, ratio_text = value.partition(",")
-    ratio = real(ratio_text if comma else "nothing", who, 0, 1)
+    if not comma:
+        raise ConfigError(f"'{who}' is no label layout; write it as 'mismatch:N,RATIO'")
+    ratio = real(ratio_text, who, 0, 1)
     wanted, known = _wanted(pool, who, whole(count, who), min(max(1, round(0.6 * pool.classes)), pool.classes - 1))
     groups = pool.by_class(pool.all(), "labels")
     labelled = cut(groups, wanted)
