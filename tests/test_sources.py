@@ -159,6 +159,15 @@ def test_a_missing_set_says_where_to_get_it_and_where_it_was_looked_for(name: st
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.parametrize("named", ["MNIST", "MNIST/raw/train-images-idx3-ubyte", "cifar-10-batches-py"])
+def test_who_names_the_folder_of_the_set_itself_is_told_the_one_above(named: str, tmp_path: Path) -> None:
+    tiny_mnist(tmp_path / "MNIST" / "raw")
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    place = tmp_path / named
+    with pytest.raises(DataError, match=f"in the folder above; say --data-root {place.parent}$"):
+        load("cifar10" if "cifar" in named else "mnist", place)
+
+
 @pytest.mark.parametrize("folder", ["MNIST/raw", "mnist", "."])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_mnist_is_read_from_every_place(folder: str, zipped: bool, tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
 
 def _found(known: Published, root: Path) -> Found:
     found = find(known.layouts, root)
+    if found is None and find(known.layouts, above := root.absolute().parent):
+        raise DataError(f"there is no {known.name} in {root} but in the folder above; say --data-root {above}")
     if found is None:
         where = places(known.layouts)
         raise DataError(f"there is no {known.name} in {root}; get it with {known.fetch}. Looked for {where}")
