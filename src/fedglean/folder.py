@@ -5,6 +5,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedglean import tree
-from fedglean.checkpoint import Checkpoints, digest, lock, locked, make_folder, pack, unpack, write_whole
+from fedglean.checkpoint import Checkpoints, digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
@@ -66,14 +67,15 @@ class RunFolder:
         if (path / "config.toml").exists():
             raise StorageError(_why_not(path, experiment.config))
         make_folder(path)
-        with locked(path / "lock", path):  # two that begin at once would write into each other
+        with ExitStack() as stack:
+            stack.callback(lock(path / "lock", path))  # two that begin at once would write into each other
             if (path / "config.toml").exists():
                 raise StorageError(_why_not(path, experiment.config))
             save_split(path / "split.json", experiment.split)
             write_whole(path / "metrics.jsonl", b"")
             write_whole(path / "config.toml", to_toml(experiment.config).encode())
-        folder = cls(path)
-        folder.hold()
+            folder = cls(path)
+            folder._lock = weakref.finalize(folder, stack.pop_all().close)
         return folder
 
     def hold(self) -> None:

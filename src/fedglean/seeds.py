@@ -9,7 +9,7 @@ differently. So that a killed group goes on to the same bits, a round counts for
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -77,6 +77,8 @@ def run_seeds(
         )
     if out is not None:
         _check_free(out)
+        for place in _places(out, seeds):
+            _clear_if_cut_off(place)
     runs = [Run.new(each, out and out / f"seed-{each.config.seed}") for each in prepare_seeds(config, seeds, splits)]
     if out is not None:
         write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
@@ -86,7 +88,7 @@ def run_seeds(
 def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
     """Go on with a group that was interrupted; a finished one is returned as it is."""
     seeds, done = _group(folder)
-    places = [RunFolder(folder / f"seed-{seed}") for seed in seeds]
+    places = [RunFolder(place) for place in _places(folder, seeds)]
     for place in places:
         place.hold()
         place.checkpoints.settle(done)
@@ -95,8 +97,14 @@ def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> Seed
     return SeedsResult(_played(runs, on_rounds, folder), folder)
 
 
+def _places(folder: Path, seeds: Iterable[int]) -> list[Path]:
+    return [folder / f"seed-{seed}" for seed in seeds]
+
+
 def _clear_if_cut_off(place: Path) -> None:
     """A run that was cut off before its first round was safe begins anew; one that is being played is left alone."""
+    if not (place / "config.toml").exists():
+        return
     with locked(place / "lock", place):
         if not (place / "checkpoint/current.json").exists():
             (place / "config.toml").unlink()
@@ -111,11 +119,7 @@ def ensure_seeds(
 ) -> SeedsResult:
     """Whatever is left to do: train, go on, or return what is finished. A folder of other runs is refused."""
     seeds = list(range(config.seed, config.seed + count))
-    places = [folder / f"seed-{seed}" for seed in seeds]
     if not is_group(folder):
-        for place in places:
-            if (place / "config.toml").exists():
-                _clear_if_cut_off(place)
         return run_seeds(config, count, folder, on_rounds, splits)
     there, _ = _group(folder)
     found = RunFolder(folder / f"seed-{there[0]}").config()
@@ -126,7 +130,7 @@ def ensure_seeds(
             f"{folder} holds runs of another configuration or other seeds; choose another folder with --out"
         )
     if splits is not None:
-        for place, split in zip(places, splits, strict=True):
+        for place, split in zip(_places(folder, seeds), splits, strict=True):
             if split_digest(RunFolder(place).split()) != split_digest(split):
                 raise StorageError(f"{place} was run on another split; choose another folder")
     return resume_seeds(folder, on_rounds)
