@@ -259,6 +259,14 @@ def test_a_resumed_run_reads_its_split_and_draws_no_new_one(
     assert_same_result(resume(copied(halfway, tmp_path)), finished[1])
 
 
+def test_the_split_of_another_run_is_refused(halfway: Path, tmp_path: Path) -> None:
+    folder = copied(halfway, tmp_path)
+    run_until(tmp_path / "other", 1, seed=1)
+    shutil.copy(tmp_path / "other/split.json", folder)
+    with pytest.raises(StorageError, match=r"split.json is not the one that the run began with"):
+        resume(folder)
+
+
 def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
     folder, _ = finished
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

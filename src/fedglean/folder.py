@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,10 @@ class RunFolder:
     def split(self) -> Split:
         return load_split(self.path / "split.json")
 
+    @cached_property
+    def _split_seal(self) -> str:
+        return digest((self.path / "split.json").read_bytes())
+
     def load(self, device: torch.device | None = None) -> Progress | None:
         """The last finished round, on the device that goes on with it, or None where no round was finished."""
         self.hold()
@@ -103,6 +108,8 @@ class RunFolder:
             return None
         done, state, clients, notes = self.checkpoints.load()
         self._check_unchanged(notes["config"])
+        if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
+            raise StorageError(f"{self.path}/split.json is not the one that the run began with; put it back")
         lines = self._metrics(notes["metrics"])
         if digest(lines) != notes["metrics_sha256"]:
             raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
@@ -126,7 +133,12 @@ class RunFolder:
         if due:
             kept = progress.kept
             seal = digest(self._metrics(length))
-            notes = {"metrics": length, "metrics_sha256": seal, "config": fingerprint(config)}
+            notes = {
+                "metrics": length,
+                "metrics_sha256": seal,
+                "config": fingerprint(config),
+                "split": self._split_seal,
+            }
             self.checkpoints.stage(progress.done, progress.state, kept.states, kept.changed, notes)
             kept.changed.clear()
         return due
