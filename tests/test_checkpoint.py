@@ -267,6 +267,14 @@ def test_the_split_of_another_run_is_refused(halfway: Path, tmp_path: Path) -> N
         resume(folder)
 
 
+def test_a_finished_run_without_its_checkpoint_keeps_its_history(finished: Any, tmp_path: Path) -> None:
+    folder = copied(finished[0], tmp_path)
+    shutil.rmtree(folder / "checkpoint")
+    with pytest.raises(StorageError, match="is finished, but its checkpoint is gone"):
+        resume(folder)
+    assert (folder / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
+
+
 def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
     folder, _ = finished
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -104,6 +104,10 @@ class RunFolder:
         """The last finished round, on the device that goes on with it, or None where no round was finished."""
         self.hold()
         if not self.checkpoints.current.exists():
+            if self.model_path.exists():
+                raise StorageError(
+                    f"{self.path} is finished, but its checkpoint is gone; 'fedglean report' still tells of it"
+                )
             write_whole(self._metrics_path, b"")
             return None
         done, state, clients, notes = self.checkpoints.load()
