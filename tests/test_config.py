@@ -62,6 +62,7 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ({"seed": -1}, "seed must be from 0 to 9223372036854775807, not -1"),
         ({"split": {"clients": 0}}, "split.clients must be at least 1, not 0"),
         ({"gate": {"quorum": 1.5}}, "gate.quorum must be from 0 to 1, not 1.5"),
+        ({"engine": {"threads": 10**11}}, "engine.threads must be from 1 to 1024, not 100000000000"),
         ({"settings": {"threshold": 2}}, "settings.threshold must be from 0 to 1, not 2.0"),
         (
             {"settings": {"combine": "paralel"}},

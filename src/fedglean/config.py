@@ -79,7 +79,7 @@ class EngineConfig:
     compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
     half: bool = setting(False, "bf16 autocast on CUDA; needs compile")
     deterministic: bool = setting(True, "only CUDA kernels that repeat their last bits; twice as fast without")
-    threads: int = setting(1, "torch threads; another number changes the last bits", low=1)
+    threads: int = setting(1, "torch threads; another number changes the last bits", low=1, high=1024)
     block: int = setting(16, "clients whose uploads are summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
