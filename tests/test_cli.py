@@ -55,6 +55,16 @@ def test_a_run_leaves_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     assert [(line["round"], line["final"]) for line in lines] == [(1, False), (2, False), (2, True)]
 
 
+@pytest.mark.parametrize("seeds", [(), ("--seeds", "2")])
+def test_who_hears_of_no_client_is_told(seeds: tuple[str, ...]) -> None:
+    silent, heard = (
+        call("run", "semifl", *QUICK, *seeds, "--set", f"threshold={threshold}", "--out", f"at-{threshold}").output
+        for threshold in (1.0, 0.1)
+    )
+    assert "no client ever sent anything" in silent
+    assert "no client ever sent anything" not in heard + call("run", "hub-only", *QUICK).output
+
+
 def test_runs_get_folders_of_their_own_where_none_is_named(tmp_path: Path) -> None:
     for _ in range(2):
         assert call("run", "hub-only", *QUICK).exit_code == 0

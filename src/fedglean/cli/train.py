@@ -1,6 +1,7 @@
 """Commands that train: run, resume, demo."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from fedglean.report.picture import curves
 from fedglean.report.terminal import comparison, means, progress, result_table, rounds_shown, screen, seeds_table
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, is_group
+from fedglean.verdict import heard
 
 DEMO: dict[str, dict[str, Any]] = {
     "labels only": {"method": "hub-only", "labels": "hub:20"},
@@ -81,14 +83,21 @@ def resume(
 
 def _show(result: Result) -> None:
     screen().print(result_table(result, result.title))
+    _show_silence([result])
     if result.folder is not None:
         _show_places("run folder:", f"{result.folder}", result.folder)
 
 
 def _show_seeds(group: SeedsResult) -> None:
     screen().print(seeds_table(group.results, group.title))
+    _show_silence(group.results)
     if group.folder is not None:
         _show_places("run folders:", f"{group.folder}/seed-*", group.folder)
+
+
+def _show_silence(results: Sequence[Result]) -> None:
+    if not any(heard(each.history) for each in results):
+        print("note: no client ever sent anything: none found anything to train on, or the method returns no Upload")
 
 
 def _show_places(heading: str, runs: str, folder: Path) -> None:
