@@ -287,6 +287,9 @@ def test_an_unfinished_run_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
     assert group["runs"][0]["round"] == [1, 2] and not group["finished"]
     assert "is at" in data["headline"]["sentence"] and "round 2 of 5" in data["headline"]["detail"]
     assert "not finished" in group["exam"]["missing"] and group["holders"]["clients"] == 6
+    assert call(*group["resume"].split()[1:], "--quiet").exit_code == 0
+    (group,) = shown(write_page([tmp_path / "run"], tmp_path / "page.html"))["groups"]
+    assert group["finished"] and group["resume"] is None
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "exam": examiner.exam(first),
         "config": to_toml(config),
         "command": _command(group, examiner),
+        "resume": None if group.finished else shlex.join(["fedglean", "resume", str(group.path)]),
         "exact": config.engine.deterministic or config.engine.device == "cpu",
     }
 

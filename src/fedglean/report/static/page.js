@@ -294,7 +294,9 @@ function again(group) {
   const done = (button) => () => { button.textContent = "Copied"; };
   const press = (event) => navigator.clipboard?.writeText(group.command).then(done(event.target));
   const copy = { type: "button", class: "screen", onclick: press };
-  return section("Do it again",
+  const goesOn = group.resume && !data.live
+    ? [note("It is not finished. This command goes on with it."), commands(group.resume)] : [];
+  return section("Do it again", ...goesOn,
     note("This command repeats it; the configuration below is what it reads. ", group.exact
       ? "The same machine gives the same bits."
       : "With deterministic = false a GPU does not repeat its last bits: it will go its own way, as another seed would."),
