@@ -267,12 +267,16 @@ def test_the_split_of_another_run_is_refused(halfway: Path, tmp_path: Path) -> N
         resume(folder)
 
 
-def test_a_finished_run_without_its_checkpoint_keeps_its_history(finished: Any, tmp_path: Path) -> None:
-    folder = copied(finished[0], tmp_path)
+@pytest.mark.parametrize("played", ["halfway", "to its end"])
+def test_a_run_without_its_checkpoint_keeps_its_history(
+    finished: Any, halfway: Path, tmp_path: Path, played: str
+) -> None:
+    origin = halfway if played == "halfway" else finished[0]
+    folder = copied(origin, tmp_path)
     shutil.rmtree(folder / "checkpoint")
-    with pytest.raises(StorageError, match="is finished, but its checkpoint is gone"):
+    with pytest.raises(StorageError, match=r"the checkpoint of .* is gone, so it cannot go on"):
         resume(folder)
-    assert (folder / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
+    assert (folder / "metrics.jsonl").read_bytes() == (origin / "metrics.jsonl").read_bytes()
 
 
 def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:

@@ -104,9 +104,10 @@ class RunFolder:
         """The last finished round, on the device that goes on with it, or None where no round was finished."""
         self.hold()
         if not self.checkpoints.current.exists():
-            if self.model_path.exists():
+            played = self._metrics().count(b"\n")
+            if self.model_path.exists() or played > self.config().engine.checkpoint_every:
                 raise StorageError(
-                    f"{self.path} is finished, but its checkpoint is gone; 'fedglean report' still tells of it"
+                    f"the checkpoint of {self.path} is gone, so it cannot go on; 'fedglean report' still tells of it"
                 )
             write_whole(self._metrics_path, b"")
             return None
@@ -182,7 +183,7 @@ class RunFolder:
             self._check_unchanged(notes["config"])
         return {name: _as_predictor(part) for name, part in parts.items()}, notes
 
-    def _metrics(self, length: int) -> bytes:
+    def _metrics(self, length: int | None = None) -> bytes:
         """The history so far; what follows belongs to rounds that were not finished."""
         try:
             return self._metrics_path.read_bytes()[:length]
