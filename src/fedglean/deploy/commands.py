@@ -23,6 +23,8 @@ from typing import Any
 
 from fedglean.checkpoint import locked, make_folder, write_whole
 from fedglean.config import Config, read_toml, resolve, to_toml
+from fedglean.deploy import guarded
+from fedglean.deploy.guarded import APP, LINK, NODE
 from fedglean.deploy.processes import (
     Address,
     Show,
@@ -41,25 +43,8 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 START = 300.0
 #: Seconds until a node is started again, at first and after many times.
 PAUSE, LONGEST_PAUSE = 3.0, 30.0
-#: No dependencies: with any, a SuperLink that was started otherwise would install them anew for every run.
-APP = """\
-[project]
-name = "fedglean-federation"
-version = "1.0.0"
-description = "fedglean's two apps; the package itself is installed on every machine."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "fedglean"
-
-[tool.flwr.app.components]
-serverapp = "fedglean.deploy.apps:server_app"
-clientapp = "fedglean.deploy.apps:client_app"
-
-[tool.flwr.app.config]
-hub = ""
-"""
+#: As a file: imported with its package it would hold torch in memory for as long as a node lives.
+GUARDED = [sys.executable, "-P", guarded.__file__]
 
 
 @dataclass(frozen=True)
@@ -175,7 +160,7 @@ def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int
 
 
 def superlink_command(options: HubOptions, database: Path) -> list[str]:
-    command = ["flower-superlink", "--host", options.listen.host, "--port", str(options.listen.port)]
+    command = [*GUARDED, LINK, "--host", options.listen.host, "--port", str(options.listen.port)]
     command += ["--database", str(database), "--disable-runtime-dependency-installation"]
     if options.keys is None:
         return [*command, "--insecure"]
@@ -204,7 +189,7 @@ def supernode_command(
                 f"{value!r} has a quote, a backslash or worse in it, which Flower cannot pass on; rename it"
             )
     config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
-    command = ["flower-supernode", "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(free_port())]
+    command = [*GUARDED, NODE, "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(free_port())]
     command += ["--node-config", config]
     if authority is None or key is None:
         return [*command, "--insecure"]
