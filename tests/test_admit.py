@@ -148,6 +148,8 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "report nan": (lambda u: renewed(u, report={"loss": math.nan}), "reported 'loss' is not a finite number"),
     "report a text": (lambda u: renewed(u, report={"loss": "low"}), "reported 'loss' is not a finite number"),
     "report no mean": (lambda u: renewed(u, report={"loss": 1.7e308}), "reported 'loss' is not a finite number up to"),
+    "many reports": (lambda u: renewed(u, report={str(k): 1.0 for k in range(1001)}), "reports more than 1000 numbers"),
+    "report of a long name": (lambda u: renewed(u, report={"x" * 101: 1.0}), "a name of more than 100 letters"),
     "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
     "expected entry too large": (
         lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),
@@ -456,3 +458,10 @@ def test_an_upload_that_lacks_one_of_its_names_ends_no_round(method: str, part: 
 
 def test_a_quorum_is_a_number_of_clients_not_a_hair_more() -> None:
     assert [needed(0.55, 100), needed(0.07, 100), needed(0.5, 5), needed(0.0, 3)] == [55, 7, 3, 0]
+
+
+def test_a_client_cannot_fill_the_log_with_its_reason() -> None:
+    gate = Gate(1, 0, ASK, {CLIENT: Declared(3, 0)})
+    outcome = gate.admit(Envelope(1, 0, CLIENT, Upload(**{"x" * 100_000: MODEL})))
+    assert isinstance(outcome, Refusal)
+    assert outcome.reason == ("unknown name '" + "x" * 1000)[:300]

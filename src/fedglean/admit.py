@@ -21,6 +21,8 @@ from fedglean.tree import Tree
 _LARGEST = sys.float_info.max
 #: So many times a number of images is still a float.
 _REPORTED = 1e200
+#: What a client may put into a line of a round: numbers that it reports, letters of the name of one, and of a reason.
+_NUMBERS, _NAME, _REASON = 1000, 100, 300
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Gate:
             self._check_address(envelope)
             admitted = self._read(envelope.upload, envelope.client)
         except Refused as refused:
-            return Refusal(self.round, self.number, envelope.client, str(refused))
+            return Refusal(self.round, self.number, envelope.client, str(refused)[:_REASON])
         self.seen.add(envelope.client)
         return admitted
 
@@ -276,6 +278,8 @@ def _shown(weight: float) -> str:
 
 
 def _check_report(report: Mapping[str, Any]) -> None:
+    if len(report) > _NUMBERS or any(len(name) > _NAME for name in report):
+        raise Refused(f"it reports more than {_NUMBERS} numbers, or one with a name of more than {_NAME} letters")
     for name, value in report.items():
         if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
             raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
