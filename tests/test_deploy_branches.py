@@ -10,13 +10,14 @@ import torch
 from flwr.app import Message
 
 from fedglean.deploy.apps import client_app_of
+from fedglean.deploy.branch import Branch
 from fedglean.deploy.flower import Flower
 from fedglean.deploy.local import LocalGrid
 from fedglean.deploy.post import Post
 from fedglean.deploy.states import States
-from fedglean.deploy.wire import Malformed, function_of
+from fedglean.deploy.wire import Declaration, Malformed, function_of, written
 from fedglean.engines.here import Kept
-from fedglean.errors import ConfigError, RoundError
+from fedglean.errors import ConfigError, DataError, RoundError
 from fedglean.experiment import prepare
 from fedglean.folder import Progress
 from fedglean.testing.faults import drop
@@ -270,3 +271,32 @@ def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
 def test_a_hub_can_name_client_functions_only(name: str) -> None:
     with pytest.raises(Malformed, match="there is no client function"):
         function_of(name, prepare(small("semifl")).method)
+
+
+@pytest.mark.parametrize(("error", "bug"), [(DataError("/jane-doe.png is no image"), False), (ValueError("!"), True)])
+def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
+    error: Exception, bug: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, said = branches(prepare(small("fed-shvr", model="mlp")), tmp_path)[1], list[str]()
+
+    def broken(classes: Any) -> Any:
+        raise error
+
+    post = Post(LocalGrid([replace(own, images=broken)]), [], 5, [1, 8, 8], QUICK, said.append)
+    with pytest.raises(RoundError):
+        post.enrol()
+    kind = type(error).__name__
+    assert f"a node that calls itself branch 1 cannot take part: {kind} at the branch; its own log says more" in said
+    assert str(error) in caplog.text and ("Traceback" in caplog.text) == bug
+
+
+def test_a_node_cannot_fill_the_hubs_log(tmp_path: Path) -> None:
+    own, said = branches(prepare(small("fed-shvr", model="mlp")), tmp_path)[1], list[str]()
+
+    class Talkative(Branch):
+        def declare(self, question: bytes) -> bytes:
+            return written(Declaration(1, "", 1, 1, [1] * 100_000, [], []))
+
+    with pytest.raises(RoundError):
+        Post(LocalGrid([Talkative(**vars(own))]), [], 5, [1, 8, 8], QUICK, said.append).enrol()
+    assert max(map(len, said)) == 300

@@ -30,6 +30,7 @@ from fedglean.deploy.wire import (
 )
 from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.loop import Loop, Party
+from fedglean.errors import FedgleanError
 from fedglean.method import Me, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
@@ -75,7 +76,8 @@ class Branch:
             log.warning("round %d: branch %d could not answer: %s", round, self.number, reason)
         except Exception as error:
             reason = f"{type(error).__name__} at the branch; its own log says more"
-            log.exception("round %d: branch %d could not answer", round, self.number)
+            unforeseen = not isinstance(error, FedgleanError)
+            log.error("round %d: branch %d could not answer: %s", round, self.number, error, exc_info=unforeseen)
         return written(Answer(round, ask, self.number, error=reason))
 
     def _declaration(self, question: Question) -> bytes:

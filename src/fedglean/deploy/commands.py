@@ -274,7 +274,7 @@ def _register(flower: Tools, public: Path) -> None:
 
 def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
     """Show what the run tells, and its rounds as a table, until it tells its exit code or is seen to be dead."""
-    begun, latest = False, time.monotonic() + START
+    begun, latest, log = False, time.monotonic() + START, journal.with_name("superlink.log")
     width, heading = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160, True
     with open(journal, encoding="utf-8") as file:
         text = ""
@@ -290,12 +290,12 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
                 if "code" in line:
                     return int(line["code"])
             if link.poll() is not None:
-                raise RoundError(f"the SuperLink ended with status {link.returncode}; its log is beside {journal}")
+                raise RoundError(f"the SuperLink ended with status {link.returncode}; its log is {log}")
             begun = begun or working
             if begun and not working:
                 raise RoundError("the hub's app was killed, perhaps for want of memory; the same command goes on")
             if not begun and time.monotonic() > latest:
-                raise RoundError(f"the hub's app did not start within {START:g} s; its log is beside {journal}")
+                raise RoundError(f"the hub's app did not start within {START:g} s; its log is {log}")
             time.sleep(0.2)
 
 

@@ -223,7 +223,7 @@ class Post:
             self.failed.pop(node, None)
         except Malformed as error:
             self.failed[node] = time.monotonic()
-            self._tell_once(str(error))
+            self._tell_once(str(error)[:300])
 
     def _check(self, claim: Declaration, node: Node) -> None:
         """Whether a node may be the branch that it says it is."""
@@ -332,7 +332,7 @@ def _declaration(body: bytes, node: int) -> Declaration:
         return read(Declaration, body)[0]
     except Malformed:
         try:
-            reason = read(Answer, body)[0].error
+            answer = read(Answer, body)[0]
         except Malformed as error:
-            reason = str(error)
-        raise Malformed(f"node {node} did not say which branch it is: {reason}") from None
+            raise Malformed(f"node {node} did not say which branch it is: {error}") from None
+        raise Malformed(f"a node that calls itself branch {answer.client} cannot take part: {answer.error}") from None
