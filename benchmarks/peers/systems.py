@@ -47,10 +47,9 @@ def interpreter(system: System) -> Path:
 
 
 def _install(folder: Path, python: Path, requirement: str) -> None:
-    """The constraints hold torch where it is: another build would be another race."""
-    constraints = REPOSITORY / "constraints.txt"
+    """The same torch for all: another build would be another race. The rest is what a system itself asks for."""
     _run(sys.executable, "-m", "venv", "--clear", folder)
-    _run(python, "-m", "pip", "install", "--quiet", "--constraint", constraints, TORCH, "numpy", requirement)
+    _run(python, "-m", "pip", "install", "--quiet", TORCH, "numpy", requirement)
 
 
 def _run(*words: str | Path) -> None:
