@@ -107,7 +107,7 @@ def _clear_if_cut_off(place: Path) -> None:
         return
     with locked(place / "lock", place):
         if not (place / "checkpoint/current.json").exists():
-            (place / "config.toml").unlink()
+            (place / "config.toml").unlink(missing_ok=True)  # another process may have been quicker
 
 
 def ensure_seeds(
