@@ -19,7 +19,7 @@ from fedglean.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
 from fedglean.engines.here import Kept
-from fedglean.errors import StorageError, no_folder
+from fedglean.errors import ConfigError, StorageError, no_folder
 from fedglean.evaluate import Predictor
 from fedglean.method import Mixture
 from fedglean.plugins import brought_by
@@ -90,8 +90,12 @@ class RunFolder:
             self._lock = None
 
     def config(self) -> Config:
-        layer = read_toml(self.path / "config.toml")
-        return resolve(layer.get("method"), layer)
+        path = self.path / "config.toml"
+        layer = read_toml(path)
+        try:
+            return resolve(layer.get("method"), layer)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
     def split(self) -> Split:
         return load_split(self.path / "split.json")
