@@ -245,6 +245,13 @@ def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(made: M
     assert [group.label for group in gather([tmp_path / "both"])] == ["SemiFL, ours", "labels"]
 
 
+def test_a_copy_that_somebody_put_beside_the_seeds_is_no_seed(made: Made, tmp_path: Path) -> None:
+    group = tmp_path / "semifl"
+    shutil.copytree(made.all / "semifl", group)
+    shutil.copytree(group / "seed-0", group / "seed-0-before")
+    assert [run.folder.path.name for run in gather([group])[0].runs] == ["seed-0", "seed-1"]
+
+
 def planned(folder: Path, methods: dict[str, str]) -> None:
     """Make a folder that of a comparison under way: label by label, what is to run there."""
     entries = [

@@ -174,7 +174,13 @@ def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypat
     again = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
     assert again.exit_code == 0 and "pair was finished already" in again.output
     wrong = CliRunner().invoke(cli.app, ["predict", "pair", "some.png"])
-    assert wrong.exit_code == 4 and "pair/seed-0" in wrong.output
+    assert wrong.exit_code == 4 and "such as pair/seed-0" in wrong.output
+    (tmp_path / "pair/seed-0").rename(tmp_path / "gone-0")
+    wrong = CliRunner().invoke(cli.app, ["predict", "pair", "some.png"])
+    assert wrong.exit_code == 4 and "such as pair/seed-1" in wrong.output
+    (tmp_path / "pair/seed-1").rename(tmp_path / "gone-1")
+    empty = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
+    assert empty.exit_code == 4 and "there is no folder pair/seed-0" in empty.output
 
 
 def test_seeds_on_workers_are_run_one_after_the_other() -> None:

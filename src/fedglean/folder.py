@@ -28,6 +28,9 @@ from fedglean.tree import Record
 if TYPE_CHECKING:
     from fedglean.experiment import Experiment
 
+#: What a folder of several runs has in it, what it holds, and where they are.
+SEVERAL = {"seeds.json": ("the runs of several seeds", "seed-*"), "compare.json": ("a comparison", "*/seed-*")}
+
 
 @dataclass
 class Progress:
@@ -50,12 +53,11 @@ class RunFolder:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoint")
         self._lock: weakref.finalize[..., Any] | None = None
-        if (path / "seeds.json").is_file():
-            raise StorageError(f"{path} holds the runs of several seeds; name one of them, such as {path / 'seed-0'}")
-        if (path / "compare.json").is_file():
-            runs = sorted(each.parent for each in path.glob("*/seed-*/config.toml"))
-            such = f", such as {runs[0]}" if runs else ""
-            raise StorageError(f"{path} holds a comparison; name one of its runs{such}")
+        for name, (what, below) in SEVERAL.items():
+            if (path / name).is_file():
+                runs = sorted(each.parent for each in path.glob(f"{below}/config.toml"))
+                such = f", such as {runs[0]}" if runs else ""
+                raise StorageError(f"{path} holds {what}; name one of its runs{such}")
         if not path.exists():
             raise no_folder(path)
         if not (path / "config.toml").is_file():
@@ -232,7 +234,7 @@ def _as_predictor(part: Any) -> Predictor:
 
 def check_no_group(path: Path) -> None:
     """Nothing is written beside several runs."""
-    for name, what in {"seeds.json": "the runs of several seeds", "compare.json": "a comparison"}.items():
+    for name, (what, _) in SEVERAL.items():
         if (path / name).exists():
             raise StorageError(f"{path} holds {what}; choose another folder with --out")
 

@@ -147,6 +147,11 @@ def is_group(folder: Path) -> bool:
     return (folder / "seeds.json").is_file()
 
 
+def members(folder: Path) -> list[Path]:
+    """The run folders of a group; a copy that somebody put beside them is none."""
+    return _places(folder, _group(folder)[0])
+
+
 def _check_free(folder: Path) -> None:
     if is_group(folder) or (folder / "config.toml").exists():
         raise StorageError(f"{folder} holds a run already; 'fedglean resume {folder}' goes on with it")

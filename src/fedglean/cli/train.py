@@ -22,7 +22,7 @@ from fedglean.folder import RunFolder, check_no_group
 from fedglean.report.picture import curves
 from fedglean.report.terminal import comparison, means, progress, result_table, rounds_shown, screen, seeds_table
 from fedglean.result import Result
-from fedglean.seeds import SeedsResult, is_group
+from fedglean.seeds import SeedsResult, is_group, members
 from fedglean.verdict import heard
 
 DEMO: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def resume(
         go_on_comparing(folder, quiet)
         return
     several = is_group(folder)
-    places = sorted(folder.glob("seed-*")) if several else [folder]
+    places = members(folder) if several else [folder]
     config = RunFolder(places[0]).config()
     played = 0
     with resumable(folder), rounds_shown(config.method, config, len(places), quiet) as on_rounds:

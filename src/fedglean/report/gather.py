@@ -16,7 +16,7 @@ from fedglean.config import Config, resolve
 from fedglean.data.partition import Split
 from fedglean.errors import StorageError, no_folder
 from fedglean.folder import RunFolder
-from fedglean.seeds import is_group
+from fedglean.seeds import is_group, members
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,11 @@ def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
 
 
 def _group(path: Path) -> Group:
-    places = sorted(path.glob("seed-*"), key=_seed_of) if is_group(path) else [path]
+    places = members(path) if is_group(path) else [path]
     runs = [_told(RunFolder(place)) for place in places if (place / "config.toml").is_file()]
     if not runs:
         raise StorageError(f"{path} holds no run yet")
     return Group(runs[0].config.method, path, runs)
-
-
-def _seed_of(place: Path) -> tuple[int, str]:
-    number = place.name.removeprefix("seed-")
-    return int(number) if number.isdecimal() else -1, number
 
 
 def _told(folder: RunFolder) -> Told:
