@@ -13,6 +13,7 @@ from fedglean.augment import Recipe, view
 from fedglean.data.images import Images, Predictions
 from fedglean.engines.batches import Setting, batches
 from fedglean.engines.loop import Call, Conversation, Loop, Party, PartyError, side_by_side
+from fedglean.engines.stack import Stack
 from fedglean.errors import DataError
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Mixture, Predict, Statistics, Stream, Train
@@ -138,6 +139,35 @@ def test_two_halves_with_the_memory_between_are_momentum_going_on() -> None:
     # One full batch a step: another order of the same images changes nothing but rounding.
     for name, value in whole.model.parameters.items():
         torch.testing.assert_close(second.model.parameters[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", [Loop, Stack])
+def test_a_step_may_return_its_memory_in_any_order_of_names(executor: type[Loop]) -> None:
+    def step(models: Any, memory: Any, batch: Batch, frozen: Any) -> Any:
+        return models, {"two": 2 * memory["two"], "one": memory["one"] + 1}, {}
+
+    memory = {"one": torch.zeros(()), "two": torch.ones(())}
+    request = Train(model(), {"data": Stream(images(4))}, step=step, steps=3, memory=memory)
+    trained = executor(LOOP.setting).serve(request, 5)
+    assert {name: float(value) for name, value in trained.memory.items()} == {"one": 3, "two": 8}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda models, memory: (models, {}),
+        lambda models, memory: (models, {**memory, "teacher": memory["one"]}, {}),
+        lambda models, memory: (models, {}, {}),
+    ],
+)
+@pytest.mark.parametrize("executor", [Loop, Stack])
+def test_a_step_that_returns_something_built_otherwise_is_told_so(executor: type[Loop], answer: Any) -> None:
+    def step(models: Any, memory: Any, batch: Batch, frozen: Any) -> Any:
+        return answer(models, memory)
+
+    request = Train(model(), {"data": Stream(images(4))}, step=step, steps=3, memory={"one": torch.zeros(())})
+    with pytest.raises(TypeError, match="a step returns models, memory and metrics"):
+        executor(LOOP.setting).serve(request, 5)
 
 
 def test_a_list_of_requests_is_answered_by_a_list_with_keys_of_their_own() -> None:

@@ -22,6 +22,7 @@ class Step:
     def __init__(self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree, often: int) -> None:
         self.lifted, self.often, self.taken = lifted, often, 0
         self.structure = pytree.tree_structure((models, memory, batch, frozen))
+        self.state = pytree.tree_structure((models, memory))
         self.names: tuple[str, ...] = ()
         self.run: Callable[..., Sequence[Tensor]] = self._lifted
 
@@ -33,9 +34,16 @@ class Step:
         return self.run(*state, *batch, *frozen)
 
     def _lifted(self, *leaves: Tensor) -> list[Tensor]:
-        models, memory, metrics = self.lifted(*pytree.tree_unflatten(leaves, self.structure))
+        answer = self.lifted(*pytree.tree_unflatten(leaves, self.structure))
+        try:
+            models, memory, metrics = answer
+            state = self.state.flatten_up_to((models, memory))  # its names may have come in another order
+        except ValueError as error:
+            raise TypeError(
+                f"a step returns models, memory and metrics; models and memory must be built as it got them ({error})"
+            ) from error
         self.names = tuple(metrics)
-        return [*pytree.tree_leaves((models, memory)), *metrics.values()]
+        return [*state, *metrics.values()]
 
 
 def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
