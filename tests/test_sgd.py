@@ -100,6 +100,32 @@ def test_clipping_is_over_all_models_of_a_dictionary_together() -> None:
     assert float(torch.cat([step.flatten() for step in steps]).norm()) == pytest.approx(1e-3, rel=1e-2)
 
 
+def test_tensors_are_trained_like_models_alone_and_beside_them() -> None:
+    model, one, sgd = MLP.initial(1, torch.float64), batch(1, MLP.shape, 4), SGD(0.1, momentum=0.9, clip=1e6)
+    head = {name: value for name, value in model.parameters.items() if name.startswith("output")}
+    rest = {name: value for name, value in model.parameters.items() if name not in head}
+
+    def of_parts(parts: Any, batch: Batch, frozen: Any) -> Tensor:
+        return loss(model.with_parameters({**rest, **parts}), batch, frozen)
+
+    whole, _, _ = standard_step(loss, sgd)(model, sgd.fresh_memory(model), one, {})
+    part, memory, _ = standard_step(of_parts, sgd)(head, sgd.fresh_memory(head), one, {})
+    assert_close(part, {name: whole.parameters[name] for name in head})
+    assert memory["momentum"].keys() == head.keys()
+
+    def shifted(live: Any, batch: Batch, frozen: Any) -> Tensor:
+        return F.cross_entropy(live["model"](batch.data.images) + live["shift"], batch.data.label)
+
+    both, _, _ = standard_step(shifted, SGD(0.1))({"model": model, "shift": torch.zeros(4).double()}, {}, one, {})
+    bias = both["model"].parameters["output.bias"] - model.parameters["output.bias"]
+    torch.testing.assert_close(both["shift"], bias, rtol=1e-12, atol=1e-12)
+
+
+def test_what_cannot_be_trained_is_refused_in_a_sentence() -> None:
+    with pytest.raises(TypeError, match="a model, a tensor or a dictionary of them, not a list"):
+        SGD(0.1, momentum=0.9).fresh_memory([MLP.initial(1)])
+
+
 def test_running_statistics_advance_as_those_of_torchs_batch_norm() -> None:
     model = CNN.initial(1, torch.float64)
     reference = nn.BatchNorm2d(len(model.parameters["norm1.weight"])).double()

@@ -1,6 +1,6 @@
 """The standard training step: gradient, clip, decay, correction, momentum, rate. Pure, for one client, and liftable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -55,17 +55,25 @@ def clipped(gradient: Tree, largest: float) -> Tree:
 
 
 def parameters(models: Tree) -> Tree:
-    """The trained part of a model, or of each model of a dictionary."""
-    return (
-        models.parameters if isinstance(models, Model) else {name: model.parameters for name, model in models.items()}
-    )
+    """What is trained: the parameters of a model, a tensor itself, and both in a dictionary."""
+    match models:
+        case Model():
+            return models.parameters
+        case Tensor():
+            return models
+        case Mapping():
+            return {name: parameters(part) for name, part in models.items()}
+    raise TypeError(f"a loss trains a model, a tensor or a dictionary of them, not a {type(models).__name__}")
 
 
 def with_parameters(models: Tree, weights: Tree) -> Tree:
     """The same models with other weights; their statistics are copied, for a forward pass writes them."""
-    if isinstance(models, Model):
-        return models.for_training().with_parameters(weights)
-    return {name: with_parameters(model, weights[name]) for name, model in models.items()}
+    match models:
+        case Model():
+            return models.for_training().with_parameters(weights)
+        case Tensor():
+            return weights
+    return {name: with_parameters(part, weights[name]) for name, part in models.items()}
 
 
 def standard_step(loss: Callable[..., Any], sgd: SGD) -> Callable[..., Any]:
@@ -108,9 +116,12 @@ def _check(value: Any, metrics: Any) -> None:
 
 
 def _with_new_statistics(live: Tree, weights: Tree) -> Tree:
-    if isinstance(live, Model):
-        return Model(live.architecture, weights, live.statistics)
-    return {name: _with_new_statistics(model, weights[name]) for name, model in live.items()}
+    match live:
+        case Model():
+            return Model(live.architecture, weights, live.statistics)
+        case Tensor():
+            return weights
+    return {name: _with_new_statistics(part, weights[name]) for name, part in live.items()}
 
 
 def cosine(rate: float, progress: float) -> float:
