@@ -465,3 +465,9 @@ def test_a_client_cannot_fill_the_log_with_its_reason() -> None:
     outcome = gate.admit(Envelope(1, 0, CLIENT, Upload(**{"x" * 100_000: MODEL})))
     assert isinstance(outcome, Refusal)
     assert outcome.reason == ("unknown name '" + "x" * 1000)[:300]
+
+
+@pytest.mark.parametrize("what", [0.0, {}, {"scale": torch.zeros(()), "steps": 0}, None])
+def test_an_expectation_without_tensors_is_refused_for_its_upload_would_never_be_counted(what: Any) -> None:
+    with pytest.raises(TypeError, match="Expect needs a tree of tensors"):
+        Expect(what)

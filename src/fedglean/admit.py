@@ -201,7 +201,10 @@ class Gate:
         if not isinstance(upload, Upload):
             raise Refused(f"not an upload but a {type(upload).__name__}")
         if not upload.trees:
-            raise Refused("empty: no name was uploaded; a client with nothing to send returns None")
+            raise Refused(
+                "empty: no name was uploaded; a client with nothing to send returns None, one that has only something "
+                "to keep sends torch.ones(()) under a name that the Ask expects"
+            )
         declared = self.declared[client]
         forms = {name: self._form(name, client) for name in upload.trees}
         leaves = {name: form.read(name, upload.trees[name]) for name, form in forms.items()}

@@ -207,6 +207,11 @@ class Expect:
     bound: float | Tree = 1e6
     low: float | Tree = -math.inf
 
+    def __post_init__(self) -> None:
+        for leaf in pytree.tree_leaves(self.tree) or [self.tree]:
+            if not isinstance(leaf, Tensor):
+                raise TypeError(f"Expect needs a tree of tensors, torch.zeros(()) for one number; this holds {leaf!r}")
+
 
 @dataclass(frozen=True)
 class Ask:
