@@ -256,6 +256,13 @@ class StumblesOverEmptyClients(Plain):
         return Upload(model=trained.model)
 
 
+@dataclass(frozen=True)
+class AsksWhoIsNotThere(Plain):
+    def round(self, hub: Hub, state: Record) -> Talk:
+        reply = yield Ask(self.client, [0, 99], {"model": state.model})
+        return Record(model=reply.mean("model"))
+
+
 @dataclass
 class Mutable(Method):
     """A dataclass that is not frozen."""
@@ -288,6 +295,7 @@ BROKEN: list[tuple[Method, str]] = [
     (AsksNobody(), "round 1, hub, .* no `yield` in it"),
     (SendsTheWholeAnswer(), "'model' is a Trained without tensors"),
     (StumblesOverEmptyClients(), "client 0.*an empty stream"),
+    (AsksWhoIsNotThere(), "clients are 0 to 7; an Ask cannot go to 99"),
     (Mutable(), "not a frozen dataclass"),
 ]
 

@@ -216,9 +216,46 @@ def looks_for_another_stream() -> Generator[Any, Any, None]:
     yield Train(model(), {"other": Stream(images(3))}, loss, SGD(0.1), steps=1)
 
 
+def takes_a_request_for_its_answer() -> Generator[Any, Any, None]:
+    trained = Train(model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1)
+    yield Predict(trained.model, images(3))  # type: ignore[attr-defined]
+
+
+def begins_a_piece_with_yield() -> Generator[Any, Any, None]:
+    yield fails_between_requests()
+
+
+def sends_a_piece() -> Generator[Any, Any, None]:
+    yield Ask(lambda me, message: fails_at_once(), [0], message=fails_between_requests())  # type: ignore[arg-type]
+
+
+def freezes_a_number() -> Generator[Any, Any, None]:
+    yield Train(model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1, frozen={"share": 0.5})
+
+
 @pytest.mark.parametrize(
     ("talk", "first_line"),
     [
+        (
+            takes_a_request_for_its_answer,
+            "round 3, client 7, before its first request: AttributeError: a Train has no 'model': it is a request, "
+            "to be answered it must be yielded",
+        ),
+        (
+            begins_a_piece_with_yield,
+            "round 3, client 7, request 0 (generator): TypeError: a party yields Train, Predict, Statistics or (the "
+            "hub) Ask; this one yielded generator; `yield from` runs one and gives what it returns",
+        ),
+        (
+            sends_a_piece,
+            "round 3, client 7, before its first request: TypeError: a message is a dictionary of names, not a "
+            "generator; `yield from` runs one and gives what it returns",
+        ),
+        (
+            freezes_a_number,
+            "round 3, client 7, request 0 (Train): TypeError: models, memory and frozen hold tensors only, so that "
+            "they can be stacked; this is 0.5, write torch.tensor(0.5)",
+        ),
         (
             never_asks,
             "round 3, client 7, before its first request: TypeError: what a party runs must be a generator function, "

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -111,8 +111,24 @@ def probabilities(model: Model, images: Tensor) -> Tensor:
     return model.evaluate(images).softmax(-1)
 
 
+def kind_of(thing: Any) -> str:
+    """What it is, for an error; a generator is mostly one that `yield from` was forgotten before."""
+    kind = type(thing).__name__
+    return f"{kind}; `yield from` runs one and gives what it returns" if isinstance(thing, Generator) else kind
+
+
+class Request:
+    """What a party yields; one that is taken for its answer says so."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self).__name__
+            raise AttributeError(f"a {kind} has no '{name}': it is a request, to be answered it must be yielded")
+
+
 @dataclass(frozen=True)
-class Predict:
+class Predict(Request):
     """`apply(models, images)` for each image once. With a `threshold` the answers are observed as pseudo-labels."""
 
     models: Tree
@@ -124,7 +140,7 @@ class Predict:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Request):
     """Batch-norm sums of a model over plain images, in batches that stay inside this party."""
 
     model: Model
@@ -133,7 +149,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Request):
     """Training from `models` for so many steps, or epochs of the first stream; the other streams cycle.
 
     Mostly one gives `loss(models, batch, frozen)` with `sgd`; `step(models, memory, batch, frozen)` replaces both.
@@ -214,7 +230,7 @@ class Expect:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Request):
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
@@ -230,6 +246,10 @@ class Ask:
     once: Sequence[str] = ()
     collect: str = "mean"
     purpose: str = "train"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.message, Mapping):
+            raise TypeError(f"a message is a dictionary of names, not a {kind_of(self.message)}")
 
     @cached_property
     def asked(self) -> frozenset[int]:

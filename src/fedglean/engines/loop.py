@@ -16,7 +16,7 @@ from fedglean.engines.batches import Setting, batches
 from fedglean.engines.signature import signature_of
 from fedglean.engines.trace import Step
 from fedglean.errors import FedgleanError
-from fedglean.method import Predict, Statistics, Talk, Train, Trained, probabilities
+from fedglean.method import Predict, Statistics, Talk, Train, Trained, kind_of, probabilities
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
@@ -150,7 +150,7 @@ class Loop:
             if isinstance(request, Predict):
                 return self._predict(request, call)
         raise TypeError(
-            f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {type(request).__name__}"
+            f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {kind_of(request)}"
         )
 
     def _train(self, request: Train, key: int) -> Trained:

@@ -38,7 +38,10 @@ def _known(function: Any) -> Any:
 
 def _kind(leaf: Any) -> tuple[Any, ...]:
     if not isinstance(leaf, Tensor):
-        raise TypeError(f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}")
+        advice = f", write torch.tensor({leaf})" if isinstance(leaf, int | float) else ""
+        raise TypeError(
+            f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}{advice}"
+        )
     return leaf.shape, leaf.dtype
 
 
