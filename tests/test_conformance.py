@@ -134,6 +134,19 @@ class CapturesLabels(Plain):
 
 
 @dataclass(frozen=True)
+class MakesItsLossAnew(Plain):
+    def training(self, me: Me, message: Record) -> Train:
+        share = 1 / len(me.labelled)
+        return replace(super().training(me, message), loss=lambda *parts: share * supervised(*parts))
+
+
+@dataclass(frozen=True)
+class LeavesStatisticsOut(Plain):
+    def predictors(self, state: Record) -> dict[str, Any]:
+        return {"model": state.model.for_training()}
+
+
+@dataclass(frozen=True)
 class Branches(Plain):
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> torch.Tensor:
         loss = supervised(model, batch, frozen)
@@ -280,6 +293,8 @@ BROKEN: list[tuple[Method, str]] = [
     (DrawsFromRandom(), "random's global generator was used"),
     (KnowsHiddenLabels(), "hidden labels"),
     (CapturesLabels(), "captures a Tensor in a closure"),
+    (MakesItsLossAnew(), "<lambda> is made anew for each training"),
+    (LeavesStatisticsOut(), "'model' has no batch-norm statistics"),
     (Branches(), r"cannot be lifted .*round 1, client \d.* cannot have an `if` on a tensor"),
     (AddsOverLanes(), "hold tensors only"),
     (RemembersGlobally(), "a second run gives another result"),

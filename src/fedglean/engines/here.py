@@ -88,10 +88,8 @@ class Here:
     def blocks(self, ask: Ask) -> list[list[int]]:
         """The clients in the blocks in which they are served, and their uploads summed."""
         clients, count = sorted(ask.asked), len(self.federation.declared)
-        if clients and not 0 <= clients[0] <= clients[-1] < count:
-            raise ValueError(
-                f"clients are 0 to {count - 1}; an Ask cannot go to {clients[-1] if clients[0] >= 0 else clients[0]}"
-            )
+        if strangers := ask.asked.difference(range(count)):
+            raise ValueError(f"clients are 0 to {count - 1}; an Ask cannot go to {min(strangers)}")
         return [clients[begin : begin + self.block] for begin in range(0, len(clients), self.block)]
 
     def serve_all(

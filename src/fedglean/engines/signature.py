@@ -16,7 +16,7 @@ from fedglean.models import Model
 def signature_of(request: Any) -> Any:
     """Requests of one signature can be served together."""
     if isinstance(request, Train):
-        what = _known(request.step) or (_known(request.loss), replace(request.sgd, rate=0.0))  # type: ignore[type-var]
+        what = known(request.step) or (known(request.loss), replace(request.sgd, rate=0.0))  # type: ignore[type-var]
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
@@ -30,7 +30,7 @@ def signature_of(request: Any) -> Any:
     return "other", id(request)
 
 
-def _known(function: Any) -> Any:
+def known(function: Any) -> Any:
     """A method's own function, whichever copy of the method it is bound to: workers unpickle one in every exchange."""
     own = inspect.ismethod(function) and isinstance(function.__self__, Hashable)
     return (function.__func__, function.__self__) if own else function

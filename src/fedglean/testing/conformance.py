@@ -21,12 +21,13 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.admit import Envelope
 from fedglean.data.images import Images
+from fedglean.engines.signature import known
 from fedglean.engines.stack import Stack
 from fedglean.engines.workers import Workers
-from fedglean.evaluate import logits
+from fedglean.evaluate import Predictor, logits
 from fedglean.experiment import Experiment
 from fedglean.folder import Progress
-from fedglean.method import Method, Train
+from fedglean.method import Method, Mixture, Train
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import drop, not_a_number, poison
 from fedglean.testing.generators import untouched_generators
@@ -122,6 +123,18 @@ def check_steps_capture_nothing(case: Case) -> None:
             )
 
 
+def check_steps_are_one_for_all(case: Case) -> None:
+    """A function that is made anew is another one for each client: nothing is stacked, nothing written down twice."""
+    seen: dict[Any, Any] = {}
+    for training in case.trainings:
+        function = known(training.step or training.loss)
+        first = seen.setdefault(getattr(function, "__code__", None) or getattr(function, "func", function), function)
+        assert first == function, (
+            f"{_name(training)} is made anew for each training, so no two of them can be stacked; define it once, as a "
+            "method or beside the class, and give it what differs in frozen"
+        )
+
+
 def check_what_must_not_matter(case: Case) -> None:
     """All at once, which is fast; one by one only to find out what it was that mattered."""
     everything = served(disguised(case.experiment), Backwards, Wire)
@@ -215,6 +228,10 @@ def check_predictors(case: Case) -> None:
     images = experiment.dataset.test_images[:50]
     for name, predictor in predictors.items():
         output = logits(predictor, images, experiment.placement.executor.setting)
+        assert not _lacks_statistics(predictor), (
+            f"predictor '{name}' has no batch-norm statistics, so its answers depend on what else is in a batch; "
+            "fedglean.methods.common.with_statistics adds them"
+        )
         assert output.shape == (50, 10), f"predictor '{name}' gives {tuple(output.shape)} for 50 images of 10 classes"
         assert bool(torch.isfinite(output).all()), f"predictor '{name}' gives logits that are not finite"
 
@@ -223,6 +240,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_clients_take_part,
     check_uploads_are_sums_to_be,
     check_steps_capture_nothing,
+    check_steps_are_one_for_all,
     check_predictors,
     check_what_must_not_matter,
     check_stacked,
@@ -248,6 +266,11 @@ def same(case: Case, other: Outcome, broken: str) -> None:
 def close(case: Case, other: Outcome, broken: str) -> None:
     found = difference(case.outcome.tree, other.tree, ROUNDING)
     assert found is None, f"{broken} ({found})"
+
+
+def _lacks_statistics(predictor: Predictor) -> bool:
+    models = predictor.models if isinstance(predictor, Mixture) else (predictor,)
+    return any(model.needs_statistics and not model.statistics for model in models)
 
 
 def _name(training: Train) -> str:
