@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
 from fedglean import image_ops
-from fedglean.augment import STRONG, VIEWS, Recipe, _draw, _rotation, _strong, _weak, _where, channels_last, view
+from fedglean.augment import STRONG, VIEWS, Recipe, _draw, _randaugment, _rotation, _weak, _where, channels_last, view
 from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import bits, fold, uniform
 
@@ -192,7 +192,9 @@ def test_a_strong_view_is_pillows_operations_one_after_the_other(strong: str, im
     keys = bits(7, (8 * len(images),))
     images = images.repeat(8, 1, 1, 1)
     codes, drawn = _draw(keys, strong, *images.shape[2:])
-    for image, result, steps, rows in zip(images, _strong(images.clone(), keys, strong), codes, drawn, strict=True):
+    for image, result, steps, rows in zip(
+        images, _randaugment(strong, images.clone(), keys), codes, drawn, strict=True
+    ):
         expected = to_pillow(image)
         for code, row in zip(steps.tolist(), rows.tolist(), strict=True):
             expected = PILLOW[NAMES[code]](expected, *row) if code >= 0 else expected
@@ -359,7 +361,7 @@ def test_one_semifl_view_in_eight_is_black() -> None:
     codes, rows = _draw(keys, "semifl-ra", 32, 32)
     emptied = ((codes == NAMES.index("nearest")) & (rows[..., [2, 5]].abs().amax(2) == 100)).any(1)
     assert emptied.double().mean().item() == pytest.approx(0.129, abs=0.01)
-    black = (_strong(images, keys, "semifl-ra").flatten(1) == 0).all(1)
+    black = (_randaugment("semifl-ra", images, keys).flatten(1) == 0).all(1)
     assert black.double().mean().item() == pytest.approx(0.122, abs=0.01)
 
 
@@ -382,7 +384,7 @@ def test_a_fixmatch_view_always_ends_with_a_box_that_grows_with_the_image() -> N
 
 
 def test_an_eight_pixel_digit_survives_fixmatch() -> None:
-    views = _strong(digits(8).repeat(50, 1, 1, 1), bits(8, (1000,)), "fixmatch-ra")
+    views = _randaugment("fixmatch-ra", digits(8).repeat(50, 1, 1, 1), bits(8, (1000,)))
     assert ((views.flatten(1) == 127).double().mean(1) < 0.5).all()
 
 

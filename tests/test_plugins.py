@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
 import fedglean
 from fedglean import cli, plugins
+from fedglean.augment import Recipe, view
 from fedglean.config import SECTIONS, configure, fingerprint, resolve, to_toml
 from fedglean.engines.loop import PartyError
 from fedglean.errors import ConfigError, DataError, StorageError
@@ -34,6 +36,7 @@ from torch.nn import functional as F
 from fedglean import Ask, Method, Stream, Train, Upload, setting
 from fedglean.data.dataset import Dataset, channel_statistics
 from fedglean.methods.common import supervised
+from fedglean.randomness import fold, uniform
 from fedglean.sgd import SGD
 from fedglean.tree import Record
 
@@ -44,6 +47,7 @@ class Plain(Method):
 
     epochs: int = setting(1, "local epochs", low=1)
     rate: float = 0.1
+    view: str = "weak"
 
     def round(self, hub, state):
         reply = yield Ask(self.client, to=hub.everyone, message={"model": state.model})
@@ -52,7 +56,7 @@ class Plain(Method):
     def client(self, me, message):
         if not len(me.labelled):
             return None
-        streams = {"labelled": Stream(me.labelled)}
+        streams = {"labelled": Stream(me.labelled, self.view)}
         trained = yield Train(message.model, streams, supervised, SGD(self.rate), epochs=self.epochs)
         return Upload(model=trained.model, weight=len(me.labelled))
 
@@ -87,7 +91,19 @@ def first(pool, spec, value):
     return np.empty(0, np.int64), [half[0] for half in halves], [half[1] for half in halves]
 
 
+def turned(images, keys, recipe):
+    """Turned by a right angle, half the time."""
+    return torch.where(uniform(fold(keys, "turned"))[:, None, None, None] < 0.5, images.rot90(1, (2, 3)), images)
+
+
+def inverted(images, keys):
+    """Black becomes white."""
+    return 255 - images
+
+
 METHODS = {"plain": Plain}
+VIEWS = {"turned": turned}
+STRONG = {"inverted": inverted}
 MODELS = {"hidden": hidden}
 DATASETS = {"stripes": stripes}
 PARTITIONS = {"by-turns:SIZE": by_turns}
@@ -128,6 +144,31 @@ def test_everything_of_ones_own_in_one_run(own: Path) -> None:
     assert result.last.accuracy > 0.9
     assert result.classes == ("rows", "columns")
     assert result.predictors["model"].architecture.name == "hidden"
+
+
+def test_views_of_ones_own_are_what_a_method_trains_on(own: Path) -> None:
+    options = QUICK | {"strong": "inverted", "use": own}
+    plain, turned, strong = (
+        fedglean.run("plain", **options, view=name).predictors["model"] for name in ("plain", "turned", "strong")
+    )
+    assert difference(plain, turned) and difference(plain, strong)
+    images, keys = torch.arange(128, dtype=torch.uint8).reshape(2, 1, 8, 8), torch.arange(2)
+    recipe = Recipe((0.0,), (1.0,), flip=False, pad=0, strong="inverted")
+    torch.testing.assert_close(view("strong", images, keys, recipe), 1 - view("plain", images, keys, recipe))
+
+
+def test_a_strong_view_of_ones_own_is_part_of_what_a_run_is(own: Path) -> None:
+    before = fingerprint(configure("semifl", strong="inverted", use=own))
+    own.write_text(OWN.replace("255 - images", "254 - images"))
+    assert fingerprint(configure("semifl", strong="inverted", use=own)) != before
+    with pytest.raises(ConfigError, match="unknown strong augmentation 'inverted'"):
+        configure("semifl", strong="inverted")
+
+
+def test_a_view_that_makes_something_else_of_images_is_refused(own: Path) -> None:
+    own.write_text(OWN.replace("255 - images", "images / 2"))
+    with pytest.raises(DataError, match=r"'inverted' made torch.float32 \(\d+, 1, 8, 8\) of torch.uint8"):
+        fedglean.run("plain", **QUICK, use=own, strong="inverted", view="strong")
 
 
 @pytest.mark.parametrize("engine", [{"executor": "stack"}, {"placement": "workers", "workers": 2, "block": 2}])

@@ -7,7 +7,7 @@ draws for each image a row of a small table (which operation, how strong); the w
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -15,19 +15,6 @@ from torch import Tensor
 from fedglean import image_ops
 from fedglean.errors import ConfigError, DataError, unknown
 from fedglean.randomness import fold, normal, uniform
-
-VIEWS = {
-    "plain": "the image, normalised",
-    "weak": "mirrored half the time (if the recipe flips), cropped at random from its reflection-padded self",
-    "strong": "a weak view, then the recipe's RandAugment",
-    "shift": "moved by up to 2 pixels of 28 in both directions, black coming in",
-    "noise": "normalised, plus Gaussian noise of standard deviation 0.5",
-}
-
-STRONG = {
-    "semifl-ra": "SemiFL's code: 2 of 15 operations, each half the time, at full strength; one view in eight is black",
-    "fixmatch-ra": "FixMatch: 2 of 14 operations, each half the time, at random strength, then always a grey box",
-}
 
 Row = tuple[str | float, ...]
 
@@ -59,15 +46,11 @@ def view(name: str, images: Tensor, keys: Tensor, recipe: Recipe, dtype: torch.d
     if name not in VIEWS:
         raise unknown("view", name, VIEWS)
     _check(images, keys, recipe)
-    if name == "weak":
-        images = _weak(images, fold(keys, "weak"), recipe)
-    elif name == "strong":
-        images = _strong(_weak(images, fold(keys, "strong"), recipe), keys, recipe.strong)
-    elif name == "shift":
-        images = _shifted(images, keys)
+    kind = VIEWS[name]
+    made = _checked(f"view '{name}'", kind.make(images, keys, recipe), images)
     # Values up to 255 need more than a half-precision mantissa until the mean is taken off.
-    normalised = _normalised(images, recipe, torch.promote_types(dtype, torch.float32))
-    return (normalised.add_(_noise(images, keys)) if name == "noise" else normalised).to(dtype)
+    normalised = _normalised(made, recipe, torch.promote_types(dtype, torch.float32))
+    return (normalised.add_(_noise(made, keys, kind.noise)) if kind.noise else normalised).to(dtype)
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -91,6 +74,14 @@ def _check(images: Tensor, keys: Tensor, recipe: Recipe) -> None:
     if recipe.pad >= min(images.shape[2:]):
         size = f"{images.shape[2]} x {images.shape[3]}"
         raise ConfigError(f"pad is {recipe.pad}, too much to reflect at {size} pixels; expected less than a side")
+
+
+def _checked(what: str, made: Tensor, images: Tensor) -> Tensor:
+    """What a view made, if it is like the images that it was given."""
+    if not isinstance(made, Tensor) or (made.dtype, made.shape) != (images.dtype, images.shape):
+        got = f"{made.dtype} {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise DataError(f"the {what} made {got} of {images.dtype} {tuple(images.shape)}; expected the same")
+    return made
 
 
 def _normalised(images: Tensor, recipe: Recipe, dtype: torch.dtype) -> Tensor:
@@ -118,12 +109,17 @@ def _shifted(images: Tensor, keys: Tensor) -> Tensor:
     return image_ops.translate(images, (down * (2 * tall + 1)).long() - tall, (right * (2 * wide + 1)).long() - wide)
 
 
-def _noise(images: Tensor, keys: Tensor) -> Tensor:
-    return 0.5 * normal(fold(keys, "noise"), tuple(images.shape[1:]))
+def _noise(images: Tensor, keys: Tensor, deviation: float) -> Tensor:
+    return deviation * normal(fold(keys, "noise"), tuple(images.shape[1:]))
 
 
-def _strong(images: Tensor, keys: Tensor, strong: str) -> Tensor:
-    """RandAugment; `images` is overwritten."""
+def _strong(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
+    weak = _weak(images, fold(keys, "strong"), recipe)
+    return _checked(f"strong augmentation '{recipe.strong}'", STRONG[recipe.strong].make(weak, keys), images)
+
+
+def _randaugment(strong: str, images: Tensor, keys: Tensor) -> Tensor:
+    """`images` is overwritten."""
     codes, strengths = _draw(keys, strong, images.shape[2], images.shape[3])
     for step in range(codes.shape[1]):
         for code, operation in enumerate(image_ops.OPERATIONS.values()):
@@ -224,4 +220,52 @@ _Rows = Callable[[int, int, int, int], list[Row]]
 _POOLS: dict[str, tuple[_Rows, range, tuple[int, ...]]] = {
     "semifl-ra": (_semifl, range(10, 11), ()),
     "fixmatch-ra": (_fixmatch, range(1, 10), (16,)),
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """A view under a name: `make` gets uint8 images, a key for each and the recipe, and gives other uint8 images.
+
+    `noise` is the deviation of what is added once they are normalised.
+    """
+
+    make: Callable[[Tensor, Tensor, Recipe], Tensor]
+    summary: str
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Strong:
+    """What makes a strong view of a weak one: `make` gets its uint8 images, which it may overwrite, and their keys."""
+
+    make: Callable[[Tensor, Tensor], Tensor]
+    summary: str
+
+
+VIEWS = {
+    "plain": View(lambda images, keys, recipe: images, "the image, normalised"),
+    "weak": View(
+        lambda images, keys, recipe: _weak(images, fold(keys, "weak"), recipe),
+        "mirrored half the time (if the recipe flips), cropped at random from its reflection-padded self",
+    ),
+    "strong": View(_strong, "a weak view, then the recipe's RandAugment"),
+    "shift": View(
+        lambda images, keys, recipe: _shifted(images, keys),
+        "moved by up to 2 pixels of 28 in both directions, black coming in",
+    ),
+    "noise": View(
+        lambda images, keys, recipe: images, "normalised, plus Gaussian noise of standard deviation 0.5", noise=0.5
+    ),
+}
+
+STRONG = {
+    "semifl-ra": Strong(
+        partial(_randaugment, "semifl-ra"),
+        "SemiFL's code: 2 of 15 operations, each half the time, at full strength; one view in eight is black",
+    ),
+    "fixmatch-ra": Strong(
+        partial(_randaugment, "fixmatch-ra"),
+        "FixMatch: 2 of 14 operations, each half the time, at random strength, then always a grey box",
+    ),
 }

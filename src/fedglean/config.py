@@ -97,7 +97,7 @@ class Config:
     rounds: int = setting(50, "number of rounds", low=1)
     seed: int = setting(0, "everything random follows from it", low=0, high=2**63 - 1)
     strong: str = setting("fixmatch-ra", "what a strong view is")
-    use: str | None = setting(None, "a Python file with methods, models, data sets, partitions of one's own")
+    use: str | None = setting(None, "a Python file with methods, models, data sets, views and the like of one's own")
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -258,6 +258,7 @@ def _names(config: Config) -> dict[str, str]:
         "DATASETS": config.data.name,
         "PARTITIONS": config.split.partition,
         "LAYOUTS": config.split.labels,
+        "STRONG": config.strong,
     }
 
 

@@ -1,10 +1,9 @@
-"""Methods, models, data sets, partitions and label layouts of one's own, without touching the package.
+"""Methods, models, data sets, partitions, label layouts and views of one's own, without touching the package.
 
-Whoever adds some writes a module with tables like the package's own: METHODS, MODELS, DATASETS, PARTITIONS, LAYOUTS, or
-some of them. Their values are what the package's tables hold, or just the class or function, whose docstring's first
-line then is the summary. An installed package is found by its entry point in the group "fedglean"; a file is named by
-the configuration's key `use`, and only configurations that use it know its names: what a configuration means never
-depends on what was read before.
+Whoever adds some writes a module with tables like the package's own, some of those in `TABLES`. Their values are what
+the package's tables hold, or just the class or function, whose docstring's first line then is the summary. An installed
+package is found by its entry point in the group "fedglean"; a file is named by the configuration's key `use`, and only
+configurations that use it know its names: what a configuration means never depends on what was read before.
 """
 
 import ast
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
+from fedglean.augment import STRONG, VIEWS, Strong, View
 from fedglean.data.labels import LAYOUTS, LabelLayout
 from fedglean.data.partition import PARTITIONS, Partition
 from fedglean.data.sources import DATASETS, Source
@@ -49,6 +49,8 @@ TABLES = {
     "DATASETS": Table("data set", DATASETS, Source),
     "PARTITIONS": Table("partition", PARTITIONS, Partition, takes_values=True),
     "LAYOUTS": Table("label layout", LAYOUTS, LabelLayout, takes_values=True),
+    "VIEWS": Table("view", VIEWS, View),
+    "STRONG": Table("strong augmentation", STRONG, Strong),
 }
 
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedglean.augment import STRONG, VIEWS
 from fedglean.cli.shared import Use, app, configured
 from fedglean.config import Config, to_toml
 from fedglean.data.split_file import fitted, save_split
@@ -81,7 +80,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "models": lambda: {**_lines("MODELS"), **{f"norm {name}": text for name, text in dict(NORMS).items()}},
     "partitions": partial(_lines, "PARTITIONS"),
     "labels": partial(_lines, "LAYOUTS"),
-    "views": lambda: {**VIEWS, **{f"strong = {name}": text for name, text in STRONG.items()}},
+    "views": lambda: {**_lines("VIEWS"), **{f"strong = {name}": text for name, text in _lines("STRONG").items()}},
 }
 
 

@@ -56,7 +56,7 @@ def ended(sentence: str, code: int) -> typer.Exit:
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Use = Annotated[
-    Path | None, typer.Option(help="A Python file with methods, models, data sets, partitions of your own.")
+    Path | None, typer.Option(help="A Python file with methods, models, data sets, views and the like of your own.")
 ]
 
 

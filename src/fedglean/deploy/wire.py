@@ -85,14 +85,14 @@ class Plan:
             list(dataset.std),
             bool(dataset.flip),
             int(dataset.pad),
-            digests(config.use, {"METHODS": config.method}),
+            digests(config.use, {"METHODS": config.method, "STRONG": config.strong}),
         )
 
     def make_method(self, use: str | None = None) -> Method:
         """The method, its settings checked as those of a user are. Code is never sent: `use` is a file of this side."""
         own = {} if use is None else {"use": use}
         config = resolve(self.method, {"settings": self.settings, "strong": self.strong, **own})
-        if not set(self.additions) <= set(digests(config.use, {"METHODS": config.method})):
+        if not set(self.additions) <= set(digests(config.use, {"METHODS": config.method, "STRONG": config.strong})):
             raise Unable(
                 f"the file of --use, or the package that brings '{self.method}', is not the hub's; copy the hub's here"
             )
