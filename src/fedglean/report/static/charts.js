@@ -30,9 +30,12 @@ const coloured = (colour, more = {}) => ({ class: "strong", style: `fill:${colou
 
 const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
 const mean = (values) => sum(values) / values.length;
+/* Of more values than a call takes arguments. */
+const lowest = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
+const highest = (values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
 const points = (share) => (100 * share).toFixed(1);
 const percent = (share) => `${points(share)} %`;
-const whole = (count) => count.toLocaleString("en");
+const whole = new Intl.NumberFormat("en").format;
 const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 const short = (text, longest) => (text.length > longest ? `${text.slice(0, longest - 1)}…` : text);
 const longest = (texts, most) => Math.max(...texts.map((text) => Math.min(most, text.length)));
@@ -165,8 +168,8 @@ function scales(width, { series, against, rounds, height }) {
   const room = width < NARROW ? 14 : 7.8 * longest(series.map((each) => lastOf(each, 34)), 34) + 16;
   const plot = { left: 46, top: 12, right: width - room, bottom: height - 40, rounds };
   plot.start = against === "round" ? 1 : 0;
-  plot.stop = Math.max(against === "round" ? rounds : 0, ...all.map((point) => point[against]));
-  const low = Math.min(...all.map((point) => point.low)), high = Math.max(...all.map((point) => point.high));
+  plot.stop = Math.max(against === "round" ? rounds : 0, highest(all.map((point) => point[against])));
+  const low = lowest(all.map((point) => point.low)), high = highest(all.map((point) => point.high));
   const margin = Math.max(0.04 * (high - low), 0.01);
   [plot.least, plot.most] = [Math.max(0, low - margin), Math.min(1, high + margin)];
   plot.x = (value) => plot.left + (value - plot.start) / (plot.stop - plot.start || 1) * (plot.right - plot.left);
@@ -312,7 +315,7 @@ function bubbleChart(width, found, caption) {
   const lines = Math.max(1, Math.min(needed, rows > 20 ? 1 : 4)), tall = cell * rows + foot.deep + 10;
   const shown = found.names.map((_, place) => place).slice(first, first + fit * lines);
   const each = Math.ceil(shown.length / lines);
-  const largest = Math.max(1, ...[found.labelled, found.unlabelled].flatMap((table) => table.slice(1).flat()));
+  const largest = highest([1, ...found.labelled.slice(1), ...found.unlabelled.slice(1)].flat());
   const hub = Math.max(1, ...found.labelled[0]), [labelled, unlabelled] = found.total.map(whole);
   const describe = `Images by client and class: ${labelled} labelled, ${unlabelled} not.`;
   const svg = canvas(width, tall * lines, describe), stops = [];
@@ -378,6 +381,7 @@ function classChart(width, names, values) {
 function confusionChart(width, names, table) {
   const count = names.length, most = letters(width, 18), left = 16 + 7 * longest(names, most), top = 20;
   const cell = Math.min(42, (width - left) / count), step = Math.max(1, Math.ceil(14 / cell)), stops = [];
+  const gap = Math.min(0.5, cell / 8), side = cell - 2 * gap, none = [];
   const foot = feet(names, cell * step - 2), tall = top + cell * count + foot.deep;
   const svg = canvas(left + cell * count, tall, "Confusion matrix: truth downwards, guess across.");
   svg.append(write(0, 12, "↓ truth, guess →", { class: "small" }));
@@ -386,20 +390,23 @@ function confusionChart(width, names, table) {
       svg.append(write(left - 6, top + cell * (truth + 0.5) + 4, short(names[truth], most), end),
         foot.write(names[truth], left + cell * (truth + 0.5), top + cell * count));
     }
+    const all = sum(row) || 1;
     row.forEach((times, guess) => {
-      const right = truth === guess, share = times / (sum(row) || 1), colour = right ? "var(--c0)" : "var(--c1)";
-      const x = left + cell * guess, y = top + cell * truth, strength = right ? share : Math.min(1, 0.12 + 1.6 * share);
-      const look = times ? { fill: colour, "fill-opacity": strength } : { fill: "var(--panel)" };
-      svg.append(make("rect", { x: x + 0.5, y: y + 0.5, width: cell - 1, height: cell - 1, ...look }));
-      const ink = { class: "small", style: `fill:var(--${strength > 0.55 ? "on" : "ink"})`, ...middle };
-      if (times && cell >= 22) svg.append(write(x + cell / 2, y + cell / 2 + 4, String(times), ink));
+      const right = truth === guess, share = times / all, colour = right ? "var(--c0)" : "var(--c1)";
+      const x = left + cell * guess, y = top + cell * truth;
       stops.push({
         x: x + cell / 2, y: y + cell / 2, box: [x, y, cell, cell],
         title: `class ${names[truth]}, ${right ? "recognised" : `taken for ${names[guess]}`}`,
         rows: [[colour, "images", whole(times)], [null, `of those of class ${names[truth]}`, percent(share)]],
       });
+      if (!times) { none.push(`M${x + gap},${y + gap}h${side}v${side}h${-side}z`); return; }
+      const strength = right ? share : Math.min(1, 0.12 + 1.6 * share), look = { fill: colour, "fill-opacity": strength };
+      svg.append(make("rect", { x: x + gap, y: y + gap, width: side, height: side, ...look }));
+      const ink = { class: "small", style: `fill:var(--${strength > 0.55 ? "on" : "ink"})`, ...middle };
+      if (cell >= 22) svg.append(write(x + cell / 2, y + cell / 2 + 4, String(times), ink));
     });
   });
+  svg.append(make("path", { d: none.join(""), fill: "var(--panel)" }));
   answer(svg, stops, { across: count });
   return svg;
 }

@@ -6,7 +6,7 @@ const PHASES = {
   hub: ["training at the hub", "var(--c0)"], clients: ["clients, gate and sums", "var(--c1)"],
   averaging: ["averaging", "var(--c2)"], test: ["test", "var(--c4)"], write: ["writing", "var(--c3)"],
 };
-const state = { against: "round", group: null, charts: [], width: 0 };
+const state = { against: "round", group: null, width: 0 };
 let data = JSON.parse(document.getElementById("data").textContent);
 
 /* No line ends between a number and its sign, and a minus is as wide as a plus. */
@@ -29,13 +29,12 @@ function table(title, headings, rows) {
 /* A figure that is drawn anew whenever its width changes. */
 function chart(draw, caption = null, attributes = {}) {
   const place = make("div", {}), words = make("figcaption", {}, caption ?? "");
-  state.charts.push(() => {
-    place.replaceChildren(...[draw(Math.max(280, Math.floor(place.clientWidth)), words)].flat());
-  });
-  return make("figure", attributes, place, words);
+  const figure = make("figure", attributes, place, words);
+  figure.draw = () => place.replaceChildren(...[draw(Math.max(280, Math.floor(place.clientWidth)), words)].flat());
+  return figure;
 }
 
-const redraw = () => state.charts.forEach((draw) => draw());
+const redraw = () => document.querySelectorAll("figure").forEach((figure) => figure.draw());
 
 /* Methods have the colours; what stands beside them to compare with is grey and broken. */
 function style(group) {
@@ -84,7 +83,7 @@ function accuracyLines() {
 }
 
 /* How far a group came. */
-const standing = (group) => `round ${Math.max(0, ...group.runs.flatMap((run) => run.round))} of ${group.rounds}`;
+const standing = (group) => `round ${Math.max(...group.runs.map((run) => run.round.at(-1) ?? 0))} of ${group.rounds}`;
 
 function header() {
   const kinds = [...new Set(data.groups.map((group) => group.data))].join(", ");
@@ -119,7 +118,7 @@ function curves() {
   const several = data.groups.some((group) => group.runs.length > 1);
   const radio = ([name, words]) => make("label", {}, make("input", {
     type: "radio", name: "against", value: name, id: `against-${name}`, checked: state.against === name ? "" : null,
-    onchange: () => { state.against = name; redraw(); },
+    onchange: () => { state.against = name; document.getElementById("curves").draw(); },
   }), words);
   const draw = (width) => {
     const series = accuracyLines(), rounds = Math.max(...data.groups.map((group) => group.rounds));
@@ -306,7 +305,6 @@ function again(group) {
 
 function render() {
   const held = document.activeElement, focused = held?.id || held?.closest("figure")?.id, from = window.scrollY;
-  state.charts = [];
   document.title = data.title;
   document.getElementById("tip").hidden = true;
   const parts = [header(), curves(), ends(), pseudo(), costs(), closer()].flat().filter(Boolean);
