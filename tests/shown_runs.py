@@ -5,12 +5,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from click.testing import Result
 from typer.testing import CliRunner
 
 from fedglean import cli
 from fedglean.config import Config, configure
+from fedglean.run import run
 from fedglean.seeds import SeedsResult, run_seeds
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 
 
 def config(method: str = "semifl", **options: Any) -> Config:
@@ -28,6 +32,19 @@ class Made:
         self.all = folder
         self.semifl: SeedsResult = run_seeds(config(), 2, folder / "semifl")
         self.alone: SeedsResult = run_seeds(config("hub-only"), 2, folder / "hub-only")
+
+
+def hostile_runs(folder: Path) -> Path:
+    """A run whose classes and folder are named to break out of the page."""
+    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    np.savez(
+        folder / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
+        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
+        classes=np.array([HOSTILE, "<b>", "a", "b"]),
+    )  # fmt: skip
+    place = folder / "<img src=x onerror=alert(2)>"
+    run(config(data="npz", data_root=str(folder / "own.npz"), rounds=1, active=1.0), place)
+    return place
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -32,9 +32,7 @@ from fedglean.report.terminal import result_table
 from fedglean.run import Run, play, run
 from fedglean.testing.faults import not_a_number, poison
 from fedglean.verdict import difference, over_seeds
-from shown_runs import Made, Reader, call, config, lines
-
-HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
+from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines
 
 
 def shown(page: Path) -> dict[str, Any]:
@@ -303,19 +301,6 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     Run.new(prepare(config()), tmp_path / "run")
     data = shown(write_page([tmp_path / "run"], tmp_path / "page.html"))
     assert "no round is tested yet" in data["headline"]["sentence"] and data["groups"][0]["runs"][0]["round"] == []
-
-
-def hostile_runs(folder: Path) -> Path:
-    """A run whose classes and folder are named to break out of the page."""
-    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
-    np.savez(
-        folder / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
-        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
-        classes=np.array([HOSTILE, "<b>", "a", "b"]),
-    )  # fmt: skip
-    place = folder / "<img src=x onerror=alert(2)>"
-    run(config(data="npz", data_root=str(folder / "own.npz"), rounds=1, active=1.0), place)
-    return place
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -11,24 +11,20 @@ from statistics import fmean
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fedglean.config import configure
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import page as html_of
 from fedglean.report.page import told, write_page
 from fedglean.report.watch import Watcher
-from fedglean.run import run
-from fedglean.seeds import run_seeds
+from shown_runs import HOSTILE, Made, hostile_runs, lines
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
@@ -83,24 +79,14 @@ def opened(browser: Any) -> Open:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    common: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "labels": "hub:50", "device": "cpu"}
-    for method, own in {"semifl": {"epochs": 1, "threshold": 0.3, "active": 0.5}, "hub-only": {}}.items():
-        run_seeds(configure(method, executor="loop", **common, **own), 2, folder / method)
-    return folder
+def page(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page([made.all], tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.fixture(scope="module")
-def page(made: Path) -> Path:
-    return write_page([made], made / "report.html")
-
-
-def accuracies(made: Path, method: str) -> list[list[float]]:
+def accuracies(made: Made, method: str) -> list[list[float]]:
     """Seeds x rounds, from the metrics."""
-    files = [made / method / f"seed-{seed}" / "metrics.jsonl" for seed in (0, 1)]
-    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
-    return [[line["accuracy"]["model"] for line in run] for run in lines]
+    runs = [lines(made.all / method / f"seed-{seed}") for seed in (0, 1)]
+    return [[line["accuracy"]["model"] for line in run] for run in runs]
 
 
 def percent(share: float) -> str:
@@ -120,7 +106,7 @@ def test_it_draws_everything_and_asks_for_nothing_but_the_file(page: Path, opene
         assert "the best" in seen.page.inner_text("section:has(#ends) tbody")
 
 
-def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Path, opened: Open) -> None:
+def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Made, opened: Open) -> None:
     semifl, alone = accuracies(made, "semifl"), accuracies(made, "hub-only")
     with opened(page) as seen:
         assert seen.tip() == ""
@@ -136,7 +122,7 @@ def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Pa
         assert seen.tip() == ""
 
 
-def test_every_other_chart_answers_too(page: Path, made: Path, opened: Open) -> None:
+def test_every_other_chart_answers_too(page: Path, made: Made, opened: Open) -> None:
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text(), re.S)[0])
     semifl = next(group for group in data["groups"] if group["label"] == "semifl")
     with opened(page) as seen:
@@ -152,11 +138,9 @@ def test_every_other_chart_answers_too(page: Path, made: Path, opened: Open) -> 
         assert "hub, class 9" in hub and f"labelled\n{semifl['holders']['labelled'][0][9]}" in hub
 
 
-def test_the_switch_shows_bytes_and_seconds(page: Path, made: Path, opened: Open) -> None:
-    sent = [
-        sum(line["bytes_down"] + line["bytes_up"] for line in map(json.loads, file.read_text().splitlines()))
-        for file in sorted(made.glob("semifl/seed-*/metrics.jsonl"))
-    ]
+def test_the_switch_shows_bytes_and_seconds(page: Path, made: Made, opened: Open) -> None:
+    runs = [lines(made.all / f"semifl/seed-{seed}") for seed in (0, 1)]
+    sent = [sum(line["bytes_down"] + line["bytes_up"] for line in run) for run in runs]
     with opened(page) as seen:
         seen.page.locator("#against-bytes").check()
         for key in ("Tab", *5 * ["ArrowRight"]):
@@ -174,7 +158,7 @@ def test_all_of_it_works_by_keys_alone(page: Path, opened: Open) -> None:
         assert seen.page.evaluate("document.activeElement.closest('figure').id") == "curves"
         assert "after the last round" in seen.tip()
         seen.page.keyboard.press("ArrowLeft")
-        assert "round 4" in seen.tip()
+        assert "round 3" in seen.tip()
         seen.page.keyboard.press("Escape")
         assert seen.tip() == ""
         seen.page.locator("#against-round").focus()
@@ -191,22 +175,22 @@ def test_another_run_can_be_looked_at(page: Path, opened: Open) -> None:
         assert seen.page.evaluate("document.activeElement.id") == "group"
 
 
-def test_the_closer_look_begins_with_what_the_headline_tells_of(made: Path, opened: Open) -> None:
-    data = told(gather([made]), Examiner())
+def test_the_closer_look_begins_with_what_the_headline_tells_of(made: Made, opened: Open, tmp_path: Path) -> None:
+    data = told(gather([made.all]), Examiner())
     assert [group["label"] for group in data["groups"]] == ["hub-only", "semifl"]
     data["groups"][0]["role"] = "method"
-    (made / "two.html").write_text(html_of(data))
-    with opened(made / "two.html") as seen:
+    (tmp_path / "two.html").write_text(html_of(data))
+    with opened(tmp_path / "two.html") as seen:
         assert seen.page.locator("#group").evaluate("each => each.selectedOptions[0].text") == "semifl"
 
 
-def test_no_two_lines_look_alike_also_where_a_legend_names_them(made: Path, opened: Open) -> None:
-    data = told(gather([made]), Examiner())
+def test_no_two_lines_look_alike_also_where_a_legend_names_them(made: Made, opened: Open, tmp_path: Path) -> None:
+    data = told(gather([made.all]), Examiner())
     alone, semifl = data["groups"]
     data["groups"] = [semifl, alone | {"label": "second"}, alone]
     data["groups"] += [alone | {"label": label, "role": "reference"} for label in ("hub-all", "fedavg-all")]
-    (made / "lines.html").write_text(html_of(data))
-    with opened(made / "lines.html", width=360) as seen:
+    (tmp_path / "lines.html").write_text(html_of(data))
+    with opened(tmp_path / "lines.html", width=360) as seen:
         looks = "all => all.map(each => getComputedStyle(each).backgroundImage)"
         legend = seen.page.locator("#curves .stroke").evaluate_all(looks)
         lines = "all => all.map(each => each.getAttribute('stroke') + each.getAttribute('stroke-dasharray'))"
@@ -214,11 +198,11 @@ def test_no_two_lines_look_alike_also_where_a_legend_names_them(made: Path, open
         assert len(set(legend)) == len(set(drawn)) == len(drawn) == 5
 
 
-def test_what_is_trained_at_one_site_sends_nothing(made: Path, opened: Open) -> None:
-    data = told(gather([made]), Examiner())
+def test_what_is_trained_at_one_site_sends_nothing(made: Made, opened: Open, tmp_path: Path) -> None:
+    data = told(gather([made.all]), Examiner())
     data["groups"][1]["federated"] = False
-    (made / "one.html").write_text(html_of(data))
-    with opened(made / "one.html") as seen:
+    (tmp_path / "one.html").write_text(html_of(data))
+    with opened(tmp_path / "one.html") as seen:
         assert seen.page.inner_text("#sent").count("nothing sent") == 2 and "answered" not in seen.page.inner_text(
             "#sent"
         )
@@ -252,8 +236,8 @@ def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= width
 
 
-def test_a_command_is_broken_between_words_and_copied_whole(made: Path, opened: Open, tmp_path: Path) -> None:
-    write_page([made / "semifl"], tmp_path / "page.html")
+def test_a_command_is_broken_between_words_and_copied_whole(made: Made, opened: Open, tmp_path: Path) -> None:
+    write_page([made.all / "semifl"], tmp_path / "page.html")
     with opened(tmp_path / "page.html", width=360) as seen:
         commands = seen.page.locator(".answer pre")
         run, report = commands.inner_text().splitlines()
@@ -307,9 +291,9 @@ def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path:
 
 @pytest.mark.parametrize("width", [360, 1200])
 def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
-    made: Path, opened: Open, tmp_path: Path, width: int
+    made: Made, opened: Open, tmp_path: Path, width: int
 ) -> None:
-    data = told(gather([made / "semifl"]), Examiner())
+    data = told(gather([made.all / "semifl"]), Examiner())
     group = data["groups"][0]
     classes = [f"pneumonia, {kind}" for kind in ("viral", "bacterial", *"abcdefgh")]
     clients = ["hub", "Charité Berlin", "St. Mary's, London", *(f"practice {number}" for number in range(4))]
@@ -327,29 +311,37 @@ def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
         assert min(lefts) >= 0
 
 
+def test_hundreds_of_classes_are_drawn(made: Made, opened: Open, tmp_path: Path) -> None:
+    data, count = told(gather([made.all / "semifl"]), Examiner()), 400
+    (group,) = data["groups"]
+    names = [f"kind {number}" for number in range(count)]
+    held = [[1] * count for _ in range(201)]
+    group["holders"] |= {"classes": names, "names": ["hub", *map(str, range(200))], "clients": 200}
+    group["holders"] |= {"labelled": held, "unlabelled": held}
+    group["exam"] |= {"classes": names, "confusion": [[int(a == b) for a in range(count)] for b in range(count)]}
+    (tmp_path / "page.html").write_text(html_of(data))
+    with opened(tmp_path / "page.html", width=360) as seen:
+        assert seen.page.locator("#confusion rect").count() == count
+        assert "taken for kind" in seen.hover("#confusion", 0.6, 0.5)
+        assert "class kind" in seen.hover("#holders", 0.5, 0.5)
+
+
 def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, opened: Open) -> None:
-    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
-    np.savez(
-        tmp_path / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
-        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
-        classes=np.array([HOSTILE, "b", "c", "d"]),
-    )  # fmt: skip
-    it = configure("hub-only", data="npz", data_root=str(tmp_path / "own.npz"), model="mlp", rounds=1, device="cpu")
-    run(it, tmp_path / "run")
-    with opened(write_page({HOSTILE: tmp_path / "run"}, tmp_path / "page.html", title=HOSTILE)) as seen:
+    place = hostile_runs(tmp_path)
+    with opened(write_page({HOSTILE: place}, tmp_path / "page.html", title=HOSTILE)) as seen:
         assert seen.page.title() == HOSTILE and HOSTILE in seen.page.inner_text("h1")
         assert HOSTILE in seen.hover("#confusion", 0.3, 0.1)
         assert seen.page.locator("img:not(.examples img)").count() == 0
         assert seen.requests == [(tmp_path / "page.html").as_uri()]
 
 
-def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: Path, opened: Open, made: Path) -> None:
-    shutil.copytree(made / "semifl/seed-0", tmp_path / "run")
+def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: Path, opened: Open, made: Made) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()
     content = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run/metrics.jsonl").write_text("".join(content[:1]))
     with opened(write_page([tmp_path / "run"], tmp_path / "page.html")) as seen:
-        assert "round 1 of 4" in seen.page.inner_text("header")
+        assert "round 1 of 3" in seen.page.inner_text("header")
         assert "not finished" in seen.page.inner_text("main")
         assert f"fedglean resume {tmp_path / 'run'}" in seen.page.inner_text("main")
         assert seen.page.locator("#confusion").count() == 0
@@ -362,8 +354,8 @@ def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: P
         assert max(values) - min(values) >= 1  # no axis of hundredths around a single value
 
 
-def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Path) -> None:
-    shutil.copytree(made / "semifl/seed-0", tmp_path / "run")
+def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Made) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     content = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(content[:2]))
@@ -373,7 +365,7 @@ def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Pat
         thread.start()
         try:
             with opened(watcher.address) as seen:
-                assert "round 2 of 4" in seen.page.inner_text(".kicker")
+                assert "round 2 of 3" in seen.page.inner_text(".kicker")
                 seen.page.locator("#sent svg").focus()
                 seen.page.evaluate("window.mine = 1; window.scrollTo(0, 400)")
                 metrics.write_text("".join(content))
