@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,6 +56,17 @@ def test_watch_serves_the_page_and_its_data_and_nothing_else(made: Made) -> None
             assert ask(watcher, "/", method)[0] == 501
         assert ask(watcher, "/", Host="elsewhere.example")[0] == 403
         assert ask(watcher, "/data.json", Host=f"localhost:{watcher.server_port}")[0] == 200
+
+
+def test_a_reader_who_leaves_in_mid_page_is_no_error(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(made.all / "hub-only") as watcher:
+        watcher.data["headline"]["more than a socket holds"] = "." * 10**7
+        threads = threading.active_count()
+        with socket.create_connection(watcher.server_address) as reader:
+            reader.sendall(f"GET / HTTP/1.0\r\nHost: localhost:{watcher.server_port}\r\n\r\n".encode())
+            assert reader.recv(1)
+        until(lambda: threading.active_count() == threads)
+    assert not capsys.readouterr().err
 
 
 def test_watch_sends_data_only_when_they_are_new(made: Made, tmp_path: Path) -> None:

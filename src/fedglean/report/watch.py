@@ -7,6 +7,7 @@ host, so that no site in the reader's browser can ask in its own name.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -73,16 +74,18 @@ class Answer(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HERE, "localhost")}:
             self._send(403, b"this page is for this machine alone\n")
             return
-        try:
+        with suppress(ConnectionError):  # whoever asked may have gone
             self._answer(self.path.partition("?")[0])
-        except (FedgleanError, OSError) as error:
-            self._send(503, f"{error}\n".encode(errors="replace"))
 
     def _answer(self, path: str) -> None:
         if path not in ("/", "/data.json"):
             self._send(404, b"there is nothing here but the page\n")
             return
-        mark, data = self.server.now()
+        try:
+            mark, data = self.server.now()
+        except (FedgleanError, OSError) as error:
+            self._send(503, f"{error}\n".encode(errors="replace"))
+            return
         if path == "/":
             self._send(200, page(data).encode(errors="replace"), "text/html")
         elif self.headers.get("If-None-Match") == f'"{mark}"':
