@@ -82,7 +82,8 @@ def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             admitted(texts, 2)
-    (tmp_path / "noise.pub").write_text("noise")
+    (tmp_path / "noise.pub").write_bytes(b"no\xffise")
+    assert list(admitted([str(tmp_path / "noise.pub")], 1)) == [0]
     with pytest.raises(ConfigError, match="is no public key"):
         public_key(tmp_path / "noise.pub")
 

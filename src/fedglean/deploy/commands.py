@@ -95,7 +95,7 @@ def admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
         if number in found:
             raise ConfigError(f"'--admit {text}' is a second key for branch {number}; a branch has one")
         found[number] = _there(path)
-    keys = [path.read_text().split()[:2] for path in found.values()]
+    keys = [path.read_bytes().split()[:2] for path in found.values()]
     twice = next((path for path, key in zip(found.values(), keys, strict=True) if keys.count(key) > 1), None)
     if twice is not None:
         raise ConfigError(f"{twice} is admitted for two branches; each makes a key of its own with 'deploy keys'")
