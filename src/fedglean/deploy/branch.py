@@ -30,7 +30,7 @@ from fedglean.deploy.wire import (
 )
 from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.loop import Loop, Party
-from fedglean.errors import FedgleanError
+from fedglean.errors import FedgleanError, plain
 from fedglean.method import Me, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
@@ -73,11 +73,12 @@ class Branch:
             return work()
         except (Unable, Malformed) as error:
             reason = str(error)
-            log.warning("round %d: branch %d could not answer: %s", round, self.number, reason)
+            log.warning("round %d: branch %d could not answer: %s", round, self.number, plain(reason))
         except Exception as error:
             reason = f"{type(error).__name__} at the branch; its own log says more"
             unforeseen = not isinstance(error, FedgleanError)
-            log.error("round %d: branch %d could not answer: %s", round, self.number, error, exc_info=unforeseen)
+            words = plain(str(error))
+            log.error("round %d: branch %d could not answer: %s", round, self.number, words, exc_info=unforeseen)
         return written(Answer(round, ask, self.number, error=reason))
 
     def _declaration(self, question: Question) -> bytes:
