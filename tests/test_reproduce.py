@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
@@ -15,7 +16,7 @@ from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.presets import PRESETS
 from fedglean.reproduce import STUDIES
 from fedglean.reproduce.study import Wish, made_by
-from fedglean.reproduce.tables import TABLES, _as_printed, as_markdown, cells_of, compared
+from fedglean.reproduce.tables import TABLES, _as_printed, as_markdown, cells_of, compared, told
 from fedglean.result import Result
 
 DIGITS = ("--set", "data=digits", "--set", "device=cpu", "--set", "executor=loop", "--quiet")
@@ -105,6 +106,19 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     assert {path: path.read_bytes() for path in folder.rglob("metrics.jsonl")} == histories
     other = call(*words, "--set", "rate=0.2", "--out", folder)
     assert other.exit_code == StorageError.exit_code and "another configuration" in other.stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_screen_squeezes_out_no_name_and_no_number(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    results = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
+    lines = compared("fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, Wish(Path()))
+    told("fed-shvr-table1", lines, Console(width=width))
+    text = capsys.readouterr().out
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    letters = "".join(text.split())
+    for shown in ("94.3", "15.0", "±7.1", "-79.3*", "61.2", "round1"):
+        assert shown in letters
+    assert width < 80 or "fedavg-all-mnist-noniid" in letters
 
 
 def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:

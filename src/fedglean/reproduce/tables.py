@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.box import MARKDOWN, ROUNDED
+from rich.box import MARKDOWN, ROUNDED, SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -97,7 +97,7 @@ def run(table: str, wish: Wish) -> None:
         found = compared(cell, preset, trained(Training(preset), wish), wish)
         lines += found
         _keep(wish.out / "result.json", table, found)
-    screen().print(shown(table, lines))
+    told(table, lines, screen())
 
 
 def _announced(table: str, chosen: Cells, wish: Wish) -> str:
@@ -199,17 +199,29 @@ def _keep(path: Path, table: str, lines: Sequence[Line]) -> None:
 
 
 HEADINGS = ("cell", "number", "published", "ours", "difference", "last", "best", "seeds", "rounds", "time")
+#: Wide enough for any line.
+UNFOLDED = 400
 
 
-def shown(table: str, lines: Iterable[Line], box: Any = ROUNDED) -> Table:
+def told(table: str, lines: Sequence[Line], paper: Console) -> None:
+    """On paper that is too narrow for them, each line becomes two, and what the runs took is left out."""
+    whole = shown(table, lines)
+    fits = paper.measure(whole, options=paper.options.update(width=UNFOLDED)).maximum <= paper.width
+    paper.print(whole if fits else shown(table, lines, SIMPLE_HEAD, narrow=True))
+
+
+def shown(table: str, lines: Iterable[Line], box: Any = ROUNDED, narrow: bool = False) -> Table:
     """Ours by the paper's convention and the difference; our last and best rounds apart."""
     drawn = Table(title=TITLES.get(table, table), title_justify="left", title_style="bold", caption_justify="left")
     drawn.box = box
-    for heading in HEADINGS:
-        drawn.add_column(heading, justify="left" if heading in ("cell", "number") else "right", no_wrap=True)
+    for heading in ("cell", *HEADINGS[2:7]) if narrow else HEADINGS:
+        words = heading in ("cell", "number")
+        drawn.add_column(heading, justify="left" if words else "right", no_wrap=not (words and narrow), overflow="fold")
     lines = list(lines)
     for line in lines:
-        drawn.add_row(*_texts(line))
+        cell, number, *values = _texts(line)
+        folded = [f"{cell}\n  {number}", *(value.replace(" ±", "\n±") for value in values[:5])]
+        drawn.add_row(*folded if narrow else (cell, number, *values))
     remarks = ["* more than two points off"] if any(line["far"] for line in lines) else []
     if any(line["scale"] != 1 for line in lines):
         remarks.append("shortened runs: the published numbers are of all rounds")
@@ -250,7 +262,7 @@ def as_markdown(path: Path) -> str:
     text = StringIO()
     drawn = shown(table, lines, MARKDOWN)
     caption, drawn.title, drawn.caption = drawn.caption, None, None
-    Console(file=text, width=400).print(drawn)
+    Console(file=text, width=UNFOLDED).print(drawn)
     body = "\n".join(line.rstrip() for line in text.getvalue().splitlines() if line.strip())
     makers: dict[tuple[str, str, str], list[str]] = {}
     for line in lines:
