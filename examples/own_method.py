@@ -11,7 +11,7 @@ class PseudoAvg(Method):
     """Labels at the hub; FedAvg on the clients' images that the hub's model is sure of."""
 
     active: float = setting(0.25, "share of the clients that take part in a round", low=0, high=1)
-    threshold: float = setting(0.9, "confidence from which on a guess is taken for a label", low=0, high=1)
+    threshold: float = setting(0.9, "a guess with at least this confidence counts as a label", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
 
     def round(self, hub, state):

@@ -70,7 +70,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, capsys: pytest.CaptureFi
             assert language in ("text", "toml")
     printed = capsys.readouterr().out
     assert "cannot be lifted by torch.func.vmap" in printed and "cannot have an `if` on a tensor" in printed
-    assert "FedAvg on the clients' images" in shown[0] and "confidence from which on" in shown[1]
+    assert "FedAvg on the clients' images" in shown[0] and "at least this confidence" in shown[1]
     assert "pseudo-avg" in shown[4] and "hub-only" in shown[4]
     assert len(shown) == 7
 
