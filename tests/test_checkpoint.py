@@ -282,7 +282,7 @@ def test_a_run_without_its_checkpoint_keeps_its_history(
 def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
     folder, _ = finished
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(StorageError, match="holds this very run already; 'fedglean resume"):
+    with pytest.raises(StorageError, match="already holds this very run; 'fedglean resume"):
         run(config(), folder)
     with pytest.raises(StorageError, match="holds a run of another configuration; choose another folder"):
         run(config(seed=1), folder)

@@ -75,7 +75,7 @@ def test_a_finished_run_says_so_and_predicts_images(tmp_path: Path) -> None:
     call("run", "hub-only", *QUICK, "--out", "here")
     again = call("resume", "here")
     assert again.exit_code == 0
-    assert "here was finished already" in again.output
+    assert "here is already finished" in again.output
     Image.fromarray((load_digits().images[0] * 15.9).astype("uint8")).save("zero.png")
     told = call("predict", "here", "zero.png")
     assert told.exit_code == 0, told.output
@@ -129,8 +129,8 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ),
         ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
         ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
-        ("run semifl --set rate", "'--set rate' is no assignment"),
-        ("run semifl --set method=fedavg", "name it after 'run'"),
+        ("run semifl --set rate", "'--set rate' is not an assignment"),
+        ("run semifl --set method=fedavg", "name it as the argument"),
         ("run fedavg --labels hub:20", "FedAvg needs clients with labels"),
         ("run --preset semifl/cifar10-250-id", "did you mean 'semifl/cifar10-250-iid'?"),
         ("run --preset semifl/cifar10-250-iid", "the data set 'cifar10' is read from disk"),
@@ -188,11 +188,11 @@ def test_a_hub_starts_nothing_without_its_images_or_in_the_folder_of_another_run
     result = call(
         "deploy", "branch", "--images", "images", "--number", "0", "--hub", "a:80", "--state", "x", "--insecure"
     )
-    assert (result.exit_code, result.stderr) == (3, "error: images is empty; put this party's images there\n")
+    assert (result.exit_code, result.stderr) == (3, "error: images holds no files; put this party's images there\n")
     call("run", "hub-only", *QUICK, "--out", "here")
     result = call("deploy", "hub", "semifl", "--images", ".", *options, "--out", "here")
     assert result.exit_code == StorageError.exit_code
-    assert "here holds a run without branches" in result.stderr
+    assert "here holds a simulated run" in result.stderr
     assert not Path("here/flower").exists()
 
 
@@ -230,7 +230,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors.endswith("stopped; 'fedglean resume here' goes on\n")
+    assert errors.endswith("stopped; 'fedglean resume here' continues it\n")
     assert "Traceback" not in errors
     assert 0 < len(metrics.read_text().splitlines()) < 60
     assert call("resume", "here", "--quiet").exit_code == 0
@@ -246,7 +246,7 @@ def test_a_finished_run_is_shown_where_its_picture_cannot_be_written(
     (tmp_path / "here/curves.png").mkdir()
     result = call("resume", "here")
     assert result.exit_code == 0, result.output
-    assert "here was finished already" in result.output and "best" in result.output and "picture" not in result.output
+    assert "here is already finished" in result.output and "best" in result.output and "picture" not in result.output
     assert caplog.messages == ["the picture here/curves.png could not be written: Is a directory"]
 
 

@@ -163,7 +163,7 @@ def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: py
     assert said.exit_code == 130 and started == [(config, own)]
     (own.out / "model.safetensors").touch()
     said = CliRunner().invoke(app, ["resume", str(own.out)])
-    assert said.exit_code == 0 and "was finished already" in said.output and len(started) == 1
+    assert said.exit_code == 0 and "is already finished" in said.output and len(started) == 1
 
 
 @pytest.mark.parametrize("text", ["", "hub", "hub:", ":8000", "hub:port", "hub:70000"])

@@ -138,7 +138,7 @@ def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path:
 
 def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> None:
     hub = ["deploy", "hub", "semifl", "--images", str(root), "--branches", "2", "--out", str(tmp_path / "run")]
-    for more, reason in (([], "or that there shall be none with --insecure"), (["--keys", "k"], "nobody is admitted")):
+    for more, reason in (([], "or choose to use none with --insecure"), (["--keys", "k"], "no branch is admitted")):
         said = CliRunner().invoke(app, [*hub, *more])
         assert said.exit_code == ConfigError.exit_code and reason in said.output
     assert not (tmp_path / "run").exists()

@@ -177,7 +177,7 @@ def test_the_page_about_deployment_works_as_it_is_written(folder: Path) -> None:
     assert re.findall(r"^\d of 2 {3,}(\d of 2)", said, re.M) == ["2 of 2"] * 2, said
     assert not [each for line in _metrics(folder) for each in line["refused"]], said
     predicted, resumed = finished(after, folder).strip().rsplit("\n", 1)
-    assert "north-images/200.png" in predicted and resumed == "first-run was finished already"
+    assert "north-images/200.png" in predicted and resumed == "first-run is already finished"
     secrets = [(folder / f"keys-{name}").read_text() for name in ("hub/server.key", "north/branch.key")]
     told = said + "".join(path.read_text() for path in [*folder.rglob("*.log"), *folder.rglob("*.jsonl")])
     assert not [line for secret in secrets for line in secret.splitlines()[1:-1] if line in told]

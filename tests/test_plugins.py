@@ -384,7 +384,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     for name, why in {"none.py": "No such file or directory", ".": "Is a directory"}.items():
         assert f"which is to be used: {why}" in refused(call("list", "--use", name))
     assert "use must be text, not 3" in refused(call("run", "semifl", "--config", _toml(tmp_path, "use = 3\n")))
-    assert "write --use" in refused(call("run", "semifl", "--set", "use=own.py"))
+    assert "use --use" in refused(call("run", "semifl", "--set", "use=own.py"))
 
 
 def _toml(folder: Path, text: str) -> Path:

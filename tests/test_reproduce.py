@@ -164,7 +164,7 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
         ),
         ("hassle-table1 --data-root .", DataError.exit_code, "which is not in"),
         ("hassle-table4 --scale 0.5 --seeds 2", ConfigError.exit_code, "--seeds and --scale would change nothing"),
-        ("hassle-table4 --set clients=7", ConfigError.exit_code, "--set would change nothing of hassle-table4"),
+        ("hassle-table4 --set clients=7", ConfigError.exit_code, "--set would change nothing in hassle-table4"),
         ("semifl-theorem --set foo=1", ConfigError.exit_code, "--set would change nothing"),
         ("semifl-theorem --seeds 2", ConfigError.exit_code, "--seeds would change nothing"),
         ("fed-shvr-theorem --set rate=0.5", ConfigError.exit_code, "--set would change nothing"),

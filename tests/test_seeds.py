@@ -172,7 +172,7 @@ def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypat
     assert "±" in result.output and "semifl on digits, 2 seeds, 2 rounds" in result.output
     assert (tmp_path / "pair/curves.png").exists() and RunFolder(tmp_path / "pair/seed-1").config().seed == 1
     again = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
-    assert again.exit_code == 0 and "pair was finished already" in again.output
+    assert again.exit_code == 0 and "pair is already finished" in again.output
     wrong = CliRunner().invoke(cli.app, ["predict", "pair", "some.png"])
     assert wrong.exit_code == 4 and "such as pair/seed-0" in wrong.output
     (tmp_path / "pair/seed-0").rename(tmp_path / "gone-0")

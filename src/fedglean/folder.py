@@ -243,4 +243,4 @@ def _why_not(path: Path, config: Config) -> str:
     there = RunFolder(path)
     if fingerprint(there.config()) != fingerprint(config):
         return f"{path} holds a run of another configuration; choose another folder with --out"
-    return f"{path} holds this very run already; 'fedglean resume {path}' goes on with it or shows its result"
+    return f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its result"

@@ -154,7 +154,7 @@ def members(folder: Path) -> list[Path]:
 
 def _check_free(folder: Path) -> None:
     if is_group(folder) or (folder / "config.toml").exists():
-        raise StorageError(f"{folder} holds a run already; 'fedglean resume {folder}' goes on with it")
+        raise StorageError(f"{folder} already holds a run; 'fedglean resume {folder}' continues it")
     check_no_group(folder)
 
 

@@ -19,7 +19,7 @@ from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.seeds import Spread
 from fedglean.verdict import taken_over
 
-#: Of one method alone; the others of `fedglean run` are for all.
+#: Options that make sense for one method only; the other options of `fedglean run` hold for all methods.
 OF_ONE = ("method", "preset", "config")
 
 
@@ -44,16 +44,20 @@ def _with_options(command: Any) -> Any:
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(help="Methods or presets; with settings as semifl:threshold=0.8,epochs=2."),
+        typer.Argument(
+            help="Methods or presets, each with its own settings if wanted, as in semifl:threshold=0.8,epochs=2."
+        ),
     ],
     options: dict[str, Any],
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side, from --seed on.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; else below runs/, by what is compared.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed.")
+    ] = 3,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; by default a folder in runs/.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train several methods on the same splits; table, picture, and whether the unlabelled clients helped.
+    """Train several methods on the same splits, and say which is best and whether the unlabelled clients helped.
 
-    Settings of one method: semifl:threshold=0.8,epochs=2. Given again, the same command goes on where it was stopped.
+    If it is interrupted, the same command continues where it stopped.
     """
     plan = planned(_named(methods), seeds, options)
     mark = hashlib.sha256(plan.mark().encode()).hexdigest()[:8]
@@ -65,7 +69,7 @@ def compare(
 
 
 def go_on_comparing(folder: Path, quiet: bool) -> None:
-    """What `fedglean resume` does with a comparison."""
+    """Continue a comparison for `fedglean resume`."""
     with resumable(folder):
         show_comparison(resume_comparison(folder, partial(rounds_shown, quiet=quiet)))
 
@@ -74,17 +78,17 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for word in words:
         if word in named:
-            raise ConfigError(f"'{word}' is named twice; give one of them a setting of its own, as {word}:rate=0.1")
+            raise ConfigError(f"'{word}' is named twice; give one of them a setting of its own, as in {word}:rate=0.1")
         name, _, settings = word.partition(":")
         if settings and "=" not in settings.partition(",")[0]:
-            raise ConfigError(f"'{word}' gives no value to a setting; write it as {name}:threshold=0.8,epochs=2")
+            raise ConfigError(f"'{word}' names a setting without a value; write it as {name}:threshold=0.8,epochs=2")
         kind = "preset" if name in PRESETS else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
     return named
 
 
 def _assignments(text: str) -> list[str]:
-    """`a=1,b=2`; what has no `=` belongs to the value before it, which may be a list itself."""
+    """`a=1,b=2`; a piece without `=` belongs to the value before it, which may be a list."""
     parts: list[str] = []
     for piece in filter(None, text.split(",")):
         if "=" in piece or not parts:
@@ -98,7 +102,7 @@ def show_comparison(found: Comparison) -> None:
     paper = screen()
     paper.print(_table(found, paper.width))
     for label, reason in found.failed.items():
-        print(f"{label} did not come to an end: {reason}")
+        print(f"{label} did not finish: {reason}")
     paper.print(found.answer, markup=False, soft_wrap=not paper.is_terminal)
     if found.folder is not None:
         print(f"runs:    {found.folder}/*/seed-*\npicture: {found.folder / 'curves.png'}")
@@ -109,9 +113,9 @@ def show_comparison(found: Comparison) -> None:
 
 
 def _table(found: Comparison, width: int) -> Table:
-    """The last round and the best one apart; the best method by its last round, references left out.
+    """The last and the best round in columns of their own; the best method is chosen by its last round.
 
-    On a screen that is too narrow for its lines, what is in brackets goes into a second one, and costs are left out.
+    On a narrow screen the brackets move to a second line, and columns are dropped from the right.
     """
     seeds = len(found.plan.seeds)
     narrow = width < max(len(row.label) for row in found.rows) + 110
@@ -121,7 +125,7 @@ def _table(found: Comparison, width: int) -> Table:
     )
     table.add_column("", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows)))
     shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
-    for heading in ("last round", "best round", "against the best", "sent a seed", "time a seed")[:shown]:
+    for heading in ("last round", "best round", "against the best", "sent per seed", "time per seed")[:shown]:
         table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
     apart = [each.label for each in found.plan.entries if not each.federated]
     for row in found.rows:

@@ -12,10 +12,10 @@ from fedglean.deploy.processes import Address, need_flower
 from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.plugins import activate
 
-deploy = typer.Typer(no_args_is_help=True, help="A real federation on Flower: docs/deploy.md walks through one.")
+deploy = typer.Typer(no_args_is_help=True, help="Train across real machines with Flower; docs/deploy.md explains how.")
 app.add_typer(deploy, name="deploy")
-Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS and no keys: on one machine, to try it out.")]
-Keys = Annotated[Path | None, typer.Option(help="The folder that 'deploy keys' made.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Use no TLS and no keys; only for a trial on one machine.")]
+Keys = Annotated[Path | None, typer.Option(help="The folder that 'fedglean deploy keys' made.")]
 
 
 @deploy.command("hub")
@@ -23,29 +23,31 @@ Keys = Annotated[Path | None, typer.Option(help="The folder that 'deploy keys' m
 def deploy_hub(
     config: Config,
     *,
-    images: Annotated[Path, typer.Option(help="A folder with hub/CLASS and perhaps test/CLASS.")],
-    branches: Annotated[int, typer.Option(min=1, help="How many there are; their numbers begin with 0.")],
-    out: Annotated[Path, typer.Option(help="The run folder; one that is there is gone on with.")],
-    listen: Annotated[str, typer.Option(help="Where branches reach the hub.")] = "0.0.0.0:8000",
+    images: Annotated[Path, typer.Option(help="The hub's images, in hub/CLASS and optionally test/CLASS.")],
+    branches: Annotated[int, typer.Option(min=1, help="How many branches there are; they are numbered from 0.")],
+    out: Annotated[Path, typer.Option(help="The run folder; a run that is already there is continued.")],
+    listen: Annotated[str, typer.Option(help="The address at which branches reach the hub.")] = "0.0.0.0:8000",
     keys: Keys = None,
     admit: Annotated[
-        list[str] | None, typer.Option(help="A branch's public key, as NUMBER=FILE or in the order of their numbers.")
+        list[str] | None, typer.Option(help="A branch's public key as NUMBER=FILE; repeat it for each branch.")
     ] = None,
     insecure: Insecure = False,
-    deadline: Annotated[float, typer.Option(min=1, help="Seconds that a branch has for an answer.")] = 3600,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds for the others once a quorum has answered.")] = 600,
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds that a branch has for each answer.")] = 3600,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that the others still have once a quorum has answered.")
+    ] = 600,
     gathering: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for branches: for all at the start, for a quorum later.")
+        float, typer.Option(min=0, help="Seconds to wait for all branches at the start, and for a quorum later.")
     ] = 600,
 ) -> None:
-    """Train with the branches that come: starts Flower's SuperLink and the run, and shows its rounds."""
+    """Start a hub: run Flower's SuperLink, train with the branches that join, and show every round."""
     _need_keys(keys, insecure)
     _need_images(images)
     if (out / "config.toml").exists() and not is_federation(out):
-        raise StorageError(f"{out} holds a run without branches; choose another folder with --out")
+        raise StorageError(f"{out} holds a simulated run, not a federation's; choose another folder with --out")
     times = {"deadline": deadline, "grace": grace, "gathering": gathering}
     if keys is not None and not admit:
-        raise ConfigError("nobody is admitted; name each branch's public key with --admit NUMBER=FILE")
+        raise ConfigError("no branch is admitted; name each branch's public key with --admit NUMBER=FILE")
     options = HubOptions(images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times)
     raise typer.Exit(run_hub(config, options, say))
 
@@ -53,18 +55,18 @@ def deploy_hub(
 @deploy.command("branch")
 def deploy_branch(
     images: Annotated[
-        Path, typer.Option(help="The branch's images; those in folders named like classes are labelled.")
+        Path, typer.Option(help="The branch's images; those in folders named after classes are labelled.")
     ],
-    number: Annotated[int, typer.Option(min=0, help="Which branch this is: its identity in the federation.")],
-    hub: Annotated[str, typer.Option(help="The hub's address, host:port.")],
-    state: Annotated[Path, typer.Option(help="Where this branch keeps its own state.")],
-    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda: where this branch computes.")] = "cpu",
+    number: Annotated[int, typer.Option(min=0, help="This branch's number, which is its identity in the federation.")],
+    hub: Annotated[str, typer.Option(help="The hub's address as host:port.")],
+    state: Annotated[Path, typer.Option(help="The folder in which this branch keeps its state.")],
+    name: Annotated[str | None, typer.Option(help="A name for people to read.")] = None,
+    device: Annotated[str, typer.Option(help="Where this branch computes: auto, cpu or cuda.")] = "cpu",
     use: Use = None,
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Take part with a folder of images, which stays here: starts Flower's SuperNode, again whenever it ends."""
+    """Join a federation with a folder of images that never leaves this machine; runs Flower's SuperNode."""
     _need_keys(keys, insecure)
     _need_images(images)
     _check_device(device)
@@ -77,30 +79,30 @@ def deploy_branch(
 
 def _need_keys(keys: Path | None, insecure: bool) -> None:
     if (keys is None) != insecure:
-        raise ConfigError("say where the keys are with --keys, or that there shall be none with --insecure")
+        raise ConfigError("name the folder of keys with --keys, or choose to use none with --insecure")
 
 
 def _need_images(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(str(no_folder(folder)))
     if not any(each.is_file() for each in folder.rglob("*")):
-        raise DataError(f"{folder} is empty; put this party's images there")
+        raise DataError(f"{folder} holds no files; put this party's images there")
 
 
 def _check_device(name: str) -> None:
     from fedglean.engines.device import chosen_device
 
     if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"there is no device '{name}'; choose auto, cpu or cuda")
+        raise ConfigError(f"unknown device '{name}'; choose auto, cpu or cuda")
     chosen_device(name)
 
 
 @deploy.command("keys")
 def deploy_keys(
-    folder: Path,
-    hub: Annotated[list[str] | None, typer.Option(help="For the hub: its names and addresses, once for each.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Where to write them.")],
+    hub: Annotated[list[str] | None, typer.Option(help="A name or address of the hub; repeat it for each.")] = None,
 ) -> None:
-    """Make a branch's key pair, or with --hub the hub's certificate and authority."""
+    """Make a branch's pair of keys, or with --hub the hub's certificate and its authority."""
     need_flower()
     from fedglean.deploy.keys import make_branch_key, make_hub_keys
 

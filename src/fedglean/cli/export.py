@@ -18,26 +18,30 @@ from fedglean.report.terminal import percent
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="A finished run.")],
-    onnx: Annotated[Path | None, typer.Option(help="Write an ONNX file; needs the extra 'export'.")] = None,
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    onnx: Annotated[
+        Path | None, typer.Option(help="Write an ONNX file here; needs pip install 'fedglean[export]'.")
+    ] = None,
     state_dict: Annotated[
-        Path | None, typer.Option(help="Write a safetensors file for fedglean.export.Classifier, a torch module.")
+        Path | None,
+        typer.Option(help="Write the weights of fedglean.export.Classifier, a torch module, here as safetensors."),
     ] = None,
     predictor: Annotated[
-        str | None, typer.Option(help="Which of the run's predictors, such as EM of hassle; else the first.")
+        str | None,
+        typer.Option(help="Which of the run's predictors to write, such as hassle's EM; by default the first."),
     ] = None,
     checked: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare what was written with the run on its test images.")
+        bool, typer.Option("--check/--no-check", help="Compare the written model with the run's on its test images.")
     ] = True,
 ) -> None:
-    """Write the model for other programs: uint8 images in, probabilities out, normalisation inside."""
+    """Write a trained model for other programs: it takes uint8 images and returns probabilities."""
     wanted = [(path, save) for path, save in ((onnx, save_onnx), (state_dict, save_state_dict)) if path is not None]
     if not wanted:
-        raise ConfigError("nothing to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
+        raise ConfigError("no file to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
     if any(path.resolve() == (folder / "model.safetensors").resolve() for path, _ in wanted):
         raise ConfigError(f"{folder / 'model.safetensors'} is the run's own model; choose another name")
     if len({path.resolve() for path, _ in wanted}) < len(wanted):
-        raise ConfigError(f"{onnx} cannot be both files; choose two names")
+        raise ConfigError(f"--onnx and --state-dict both name {onnx}; choose two names")
     if onnx is not None:
         need_onnx()
     trained = read_run(folder, predictor)

@@ -27,7 +27,7 @@ from fedglean.report.terminal import names_table, percent, screen
 @app.command("config")
 @configured
 def show_config(config: Config) -> None:
-    """Print the resolved configuration as TOML."""
+    """Print the whole configuration of a run as TOML."""
     print(to_toml(config), end="")
 
 
@@ -35,10 +35,10 @@ def show_config(config: Config) -> None:
 @partial(configured, otherwise="semifl")
 def partition(
     config: Config,
-    out: Annotated[Path | None, typer.Option(help="Draw the bubble chart into this file.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Save the split to this file, for --split-file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw who holds what as a bubble chart in this file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the split in this file, for --split-file.")] = None,
 ) -> None:
-    """Show who holds what."""
+    """Show which client holds how many images of each class, and which of them are labelled."""
     if out is not None:
         check_drawable(out)
     dataset = dataset_of(config.data)
@@ -56,17 +56,17 @@ def partition(
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="A finished run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    images: Annotated[list[Path], typer.Argument(help="The images to label.")],
 ) -> None:
-    """Label images with the model of a finished run; those of another size are scaled, which is told."""
+    """Label images with the model of a finished run."""
     found = judge(folder, images, partial(print, file=sys.stderr))
     rows = [(str(each.path), each.label, percent(each.probability)) for each in found]
     screen().print(names_table("", rows))
 
 
 def _lines(table: str) -> dict[str, str]:
-    """The summaries of a table; what others added says who they are."""
+    """The summaries of a table; a name that the package does not bring also shows who brought it."""
     lines = {}
     for name, row in TABLES[table].known.items():
         holder = brought_by(table, name)
@@ -91,7 +91,7 @@ def show_list(
     ] = None,
     use: Use = None,
 ) -> None:
-    """Show what there is, a line each."""
+    """List methods, data sets, models and everything else that can be named, or the settings of a method."""
     activate(None if use is None else str(use))
     if what is not None and what not in (*LISTS, *METHODS, "presets"):
         raise unknown("list", what, [*LISTS, *METHODS, "presets"])
@@ -103,7 +103,7 @@ def show_list(
     for table in _preset_tables() if what == "presets" else ():
         paper.print(table)
     if what is None:
-        print(f"{len(PRESETS)} presets: fedglean list presets. Settings of a method: fedglean list METHOD")
+        print(f"'fedglean list presets' shows {len(PRESETS)} presets, 'fedglean list METHOD' the settings of a method.")
 
 
 def _settings_table(method: str) -> Table:

@@ -10,33 +10,37 @@ from fedglean.report.events import write_events
 from fedglean.report.page import write_page
 from fedglean.report.watch import watch as serve
 
-Folders = Annotated[list[Path], typer.Argument(help="Run folders, groups of seeds, or comparisons.")]
+Folders = Annotated[list[Path], typer.Argument(help="Folders of runs, of several seeds or of comparisons.")]
 
 
 @app.command()
 def report(
     folders: Folders,
-    out: Annotated[Path | None, typer.Option(help="The page; else report.html in the first folder.")] = None,
-    title: Annotated[str | None, typer.Option(help="What the page is called.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page to write; by default report.html in the first folder.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,
 ) -> None:
-    """Write one HTML page about runs, which needs nothing but a browser."""
+    """Write a report of one or more runs as one HTML page that needs nothing but a browser."""
     print(f"page: {write_page(folders, out or folders[0] / 'report.html', title)}")
 
 
 @app.command()
 def watch(
     folders: Folders,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0 is any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free one.")] = 0,
 ) -> None:
-    """Show the page of runs while they go on, in a browser on this machine."""
+    """Serve the report of runs while they train, for a browser on this machine."""
     serve(folders, port, say)
 
 
 @app.command()
 def tensorboard(
     folders: Folders,
-    out: Annotated[Path | None, typer.Option(help="Where they go; else tensorboard/ in the first folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; by default tensorboard/ in the first folder.")
+    ] = None,
 ) -> None:
-    """Write the histories of runs as event files of TensorBoard."""
+    """Write the histories of runs as event files for TensorBoard."""
     place = write_events(folders, out or folders[0] / "tensorboard")
     print(f"event files: {place} (tensorboard --logdir {place})")

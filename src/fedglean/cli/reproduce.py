@@ -18,30 +18,37 @@ from fedglean.reproduce.tables import as_markdown
 
 @app.command()
 def reproduce(
-    what: Annotated[str | None, typer.Argument(help="A table, figure or theorem; without, all there are.")] = None,
-    cell: Annotated[str | None, typer.Option(help="One part of it, or a pattern such as 'fed*-cifar10-10'.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side.")] = 1,
-    scale: Annotated[float, typer.Option(help="Share of the rounds, for a first look.")] = 1.0,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data lies.", resolve_path=True)] = None,
-    set: Annotated[list[str] | None, typer.Option(help="Any key for all runs: device=cuda, compile=true.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; else below runs/reproduce/.")] = None,
+    what: Annotated[str | None, typer.Argument(help="A table, figure or theorem; without one, all are listed.")] = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(help="Only this part of it, or a pattern such as 'fed*-cifar10-10'; 'list' names all parts."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to train side by side.")] = 1,
+    scale: Annotated[float, typer.Option(help="The share of the rounds to train, for a first look.")] = 1.0,
+    data_root: Annotated[Path | None, typer.Option(help="The folder with the data.", resolve_path=True)] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="A setting for all runs, such as device=cuda or compile=true.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; by default a folder in runs/reproduce/.")] = None,
     render: Annotated[
-        Path | None, typer.Option(help="Print this result.json of a table as Markdown, and run nothing.")
+        Path | None, typer.Option(help="Print this result.json of a table as Markdown and train nothing.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat a paper's table, figure or theorem, and print ours beside what was published.
+    """Repeat a paper's table, figure or theorem, and print our numbers beside the published ones.
 
-    Given again, the same command goes on where it was stopped.
+    If it is interrupted, the same command continues where it stopped.
     """
     if render is not None:
         print(as_markdown(render), end="")
         return
     if what is None and cell is not None:
-        raise ConfigError("--cell is a part of what? Name the table, figure or theorem before it")
+        raise ConfigError("--cell needs the table, figure or theorem whose part it is; name it before --cell")
     if what is None:
         rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
-        screen().print(names_table("fedglean reproduce NAME; its parts: fedglean reproduce NAME --cell list", rows))
+        screen().print(
+            names_table("fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows)
+        )
         return
     if what not in STUDIES:
         raise unknown("table, figure or theorem", what, STUDIES)
@@ -56,13 +63,13 @@ def reproduce(
     options = tuple(map(assignment, set or []))
     given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
     if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
-        raise ConfigError(f"{' and '.join(idle)} would change nothing of {what}; leave it out")
+        raise ConfigError(f"{' and '.join(idle)} would change nothing in {what}; leave it out")
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
     wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
     try:
         study.run(wish)
     except KeyboardInterrupt as error:
-        raise ended("stopped; the same command goes on", INTERRUPTED) from error
+        raise ended("stopped; the same command continues it", INTERRUPTED) from error
     numbers, picture = wish.file("result.json"), wish.file("figure.png")
     print(f"numbers: {numbers if numbers.exists() else folder / 'result.json'}")
     if picture.exists():

@@ -19,16 +19,16 @@ from fedglean.errors import ConfigError, FedgleanError, StorageError
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
-OUTSIDE = {"method": "name it after 'run'", "preset": "use --preset", "file": "use --config", "use": "write --use"}
+OUTSIDE = {"method": "name it as the argument", "preset": "use --preset", "file": "use --config", "use": "use --use"}
 
 
-#: As a newcomer needs them; what is not named here comes last.
+#: In the order in which a newcomer needs them; any other command comes last.
 ORDER = ("demo", "run", "resume", "compare", "report", "watch", "predict", "export", "partition", "list", "config",
          "reproduce", "tensorboard", "deploy")  # fmt: skip
 
 
 class Commands(TyperGroup):
-    """The place that all commands' errors pass."""
+    """Turns the errors of every command into one sentence and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         known = [name for name in ORDER if name in self.commands]
@@ -54,9 +54,9 @@ def ended(sentence: str, code: int) -> typer.Exit:
 
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Use = Annotated[
-    Path | None, typer.Option(help="A Python file with methods, models, data sets, views and the like of your own.")
+    Path | None, typer.Option(help="A Python file with your own methods, models, data sets, partitions or views.")
 ]
 
 
@@ -74,33 +74,44 @@ def _start(
 
 
 def configuration(
-    method: Annotated[str | None, typer.Argument(help="One of `fedglean list methods`.")] = None,
-    data: Annotated[str | None, typer.Option(help="One of `fedglean list data`.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data lies.", resolve_path=True)] = None,
+    method: Annotated[str | None, typer.Argument(help="A method from `fedglean list methods`.")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set from `fedglean list data`.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="The folder or file with the data.", resolve_path=True)] = None,
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Go on with a part of a published set.")
+        bool, typer.Option("--allow-partial", help="Accept a published data set of which a part is missing.")
     ] = False,
-    partition: Annotated[str | None, typer.Option(help="How images are spread, such as dirichlet:0.1.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Who has labels, such as hub:20.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    split_file: Annotated[Path | None, typer.Option(help="A split saved before.", resolve_path=True)] = None,
-    model: Annotated[str | None, typer.Option(help="One of `fedglean list models`.")] = None,
-    norm: Annotated[str | None, typer.Option(help="How the model normalises.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
-    executor: Annotated[str | None, typer.Option(help="auto, loop or stack: clients one by one, or as one.")] = None,
-    placement: Annotated[
-        str | None, typer.Option(help="here, workers or ray: in this process, one a core, a cluster.")
+    partition: Annotated[
+        str | None, typer.Option(help="How images are spread over clients, such as dirichlet:0.1.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; 0 is one a core.")] = None,
-    block: Annotated[int | None, typer.Option(help="Clients that are served and summed together.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Who has labels, such as hub:20 or fraction:0.1.")] = None,
+    clients: Annotated[int | None, typer.Option(help="The number of clients.")] = None,
+    split_file: Annotated[
+        Path | None, typer.Option(help="A split that `fedglean partition --save` wrote.", resolve_path=True)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A model from `fedglean list models`.")] = None,
+    norm: Annotated[str | None, typer.Option(help="The model's normalisation, such as group.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="The number of rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of everything random.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where to compute: auto, cpu or cuda.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Precision of training: float32 or float64.")] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Train clients one by one (loop), side by side (stack), or as is faster (auto).")
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(help="Where clients train: this process (here), one per core (workers), a cluster (ray)."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="The number of worker processes; 0 means one per core or GPU.")
+    ] = None,
+    block: Annotated[int | None, typer.Option(help="How many clients are served and summed together.")] = None,
+    threads: Annotated[int | None, typer.Option(help="The number of torch threads.")] = None,
     use: Use = None,
-    preset: Annotated[str | None, typer.Option(help="A cell of a paper: `fedglean list presets`.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file; flags override it.")] = None,
-    set: Annotated[list[str] | None, typer.Option(help="Any other key: rate=0.1, gate.quorum=0.3.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A published setting from `fedglean list presets`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A configuration in TOML; flags override it.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="Any other setting, such as rate=0.1 or gate.quorum=0.3.")
+    ] = None,
 ) -> Config:
     """The options that run, config and partition share."""
     given = {key: value for key, value in locals().items() if key not in ("method", "preset", "config", "set")}
@@ -109,13 +120,15 @@ def configuration(
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """`key=value`; the value as TOML reads it, or else as text: most texts need no quotes then."""
+    """`key=value`, with the value as TOML reads it or else as text, so that most texts need no quotes."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigError(f"'--set {text}' is no assignment; write it as '--set key=value'")
+        raise ConfigError(f"'--set {text}' is not an assignment; write '--set key=value'")
     if key in OUTSIDE:
-        raise ConfigError(f"'--set {text}' comes too late: {key} decides which keys there are; {OUTSIDE[key]}")
+        raise ConfigError(
+            f"'--set {text}' comes too late, because {key} decides which settings there are; {OUTSIDE[key]}"
+        )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -126,7 +139,7 @@ def assignment(text: str) -> tuple[str, Any]:
 def configured(command: Callable[..., None], otherwise: str | None = None) -> Callable[..., None]:
     """Give a command the options of a configuration; it is called with the configuration in their place.
 
-    `otherwise` is the method where none is named: who holds what can be asked without one.
+    `otherwise` is the method if none is named, for commands whose answer does not depend on it.
     """
     shared = inspect.signature(configuration).parameters
     own = list(inspect.signature(command).parameters.values())[1:]
@@ -147,7 +160,7 @@ def say(text: str) -> None:
 
 
 def free(folder: Path) -> Path:
-    """The folder, numbered where there is one of that name."""
+    """The folder itself, or with a number behind its name if it exists."""
     number, place = 1, folder
     while place.exists():
         number += 1
@@ -161,5 +174,5 @@ def resumable(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         kept = any((folder / name).exists() for name in ("config.toml", "seeds.json", "compare.json"))
-        how = f"'fedglean resume {folder}' goes on" if kept else "nothing was written yet"
+        how = f"'fedglean resume {folder}' continues it" if kept else "nothing was written yet"
         raise ended(f"stopped; {how}", INTERRUPTED) from error

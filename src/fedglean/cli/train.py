@@ -36,11 +36,13 @@ DEMO: dict[str, dict[str, Any]] = {
 @configured
 def run(
     config: Config,
-    out: Annotated[Path | None, typer.Option(help="The run folder; else one below runs/.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, side by side, from --seed on.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one in runs/.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed.")
+    ] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Train, and write a folder with configuration, metrics, checkpoint, model and picture."""
+    """Train a method and write a run folder with its configuration, metrics, checkpoint, model and picture."""
     if seeds > 1:
         folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
         with resumable(folder), rounds_shown(config.method, config, seeds, quiet) as on_rounds:
@@ -55,10 +57,10 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="A run, a group of seeds, a comparison or a hub's run.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, of several seeds, of a comparison or of a hub.")],
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was interrupted, or show one that is finished."""
+    """Continue an interrupted run, or show the result of a finished one."""
     if is_federation(folder):
         raise typer.Exit(resume_hub(folder, say))
     if is_comparison(folder):
@@ -77,7 +79,7 @@ def resume(
 
         outcome = go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
     if not played:
-        print(f"{folder} was finished already")
+        print(f"{folder} is already finished")
     _show(outcome) if isinstance(outcome, Result) else _show_seeds(outcome)
 
 
@@ -97,7 +99,7 @@ def _show_seeds(group: SeedsResult) -> None:
 
 def _show_silence(results: Sequence[Result]) -> None:
     if not any(heard(each.history) for each in results):
-        print("note: no client ever sent anything: none found anything to train on, or the method returns no Upload")
+        print("note: no client ever sent anything; none had anything to train on, or the method returns no Upload")
 
 
 def _show_places(heading: str, runs: str, folder: Path) -> None:
@@ -108,11 +110,13 @@ def _show_places(heading: str, runs: str, folder: Path) -> None:
 
 @app.command()
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
-    out: Annotated[Path, typer.Option(help="Where the runs go; a demo that is there is replaced.")] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to train.")] = 3,
+    out: Annotated[Path, typer.Option(help="Where the runs go; an earlier demo there is replaced.")] = Path(
+        "runs/demo"
+    ),
     quiet: Quiet = False,
 ) -> None:
-    """SemiFL on digits with 20 labels at the hub and 20 clients, against those labels alone and all labels."""
+    """Train SemiFL on digits with 20 labels, and compare it with those labels alone and with all labels."""
     _cleared(out)
     runs: dict[str, list[Result]] = {}
     for label, options in DEMO.items():
@@ -126,10 +130,10 @@ def demo(
 
 
 def _cleared(out: Path) -> None:
-    """Remove the demo that is there; nothing else is."""
+    """Remove an earlier demo, and nothing else."""
     places, mark = [out / options["method"] for options in DEMO.values()], out / "demo.json"
     if not mark.exists() and (any(map(Path.exists, places)) or (out / "config.toml").exists()):
-        raise StorageError(f"{out} holds runs that are no demo's; choose another folder with --out")
+        raise StorageError(f"{out} holds runs that are not from a demo; choose another folder with --out")
     check_no_group(out)
     for place in places:
         shutil.rmtree(place, ignore_errors=True)

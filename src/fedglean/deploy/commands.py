@@ -110,7 +110,7 @@ def is_federation(out: Path) -> bool:
 def resume_hub(out: Path, show: Show) -> int:
     """Start the hub as it was started before; a run that is finished needs none."""
     if (out / "model.safetensors").exists():
-        show(f"{out} was finished already")
+        show(f"{out} is already finished")
         return 0
     layer = read_toml(out / "flower" / "hub.toml")
     return run_hub(resolve(layer.get("method"), layer), replace(HubOptions.load(_options(out)), out=out), show)
