@@ -273,7 +273,9 @@ def test_a_hub_can_name_client_functions_only(name: str) -> None:
         function_of(name, prepare(small("semifl")).method)
 
 
-@pytest.mark.parametrize(("error", "bug"), [(DataError("/jane\x1b[2J.png is no image"), False), (ValueError("!"), True)])
+@pytest.mark.parametrize(
+    ("error", "bug"), [(DataError("/jane\x1b[2J.png is no image"), False), (ValueError("!"), True)]
+)
 def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
     error: Exception, bug: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
