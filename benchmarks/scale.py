@@ -10,7 +10,7 @@ Every method that federates runs two rounds with 2, 10 and 50 branches of eight 
 
     OMP_NUM_THREADS=1 python benchmarks/scale.py                       # some ten minutes on two idle cores
     OMP_NUM_THREADS=1 python benchmarks/scale.py --only semifl,hassle --nodes 2,10
-    python benchmarks/scale.py --page                                  # the table of docs/scale.md, from the JSON
+    python benchmarks/scale.py --page                                  # the tables of docs/scale.md, from the JSON
 
 Prints tables and writes benchmarks/results/scale.json (or --out), where --only leaves what is there of other methods.
 Numbers a branch are of the second round and the largest federation; how the smaller ones differ is in the JSON.
@@ -90,7 +90,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--nodes", default="2,10,50", help="numbers of branches, with commas between them")
     parser.add_argument("--only", default=None, help="methods, with commas between them")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scale.json")
-    parser.add_argument("--page", action="store_true", help="print the table of docs/scale.md")
+    parser.add_argument("--page", action="store_true", help="print the tables of docs/scale.md")
     parser.add_argument("--cell", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -345,23 +345,23 @@ def extrapolated(large: list[dict[str, Any]], count: int, hub: list[dict[str, An
 
 
 def page(content: dict[str, Any]) -> str:
-    """The table of docs/scale.md: fleets of branches, and what one of them keeps."""
+    """The tables of docs/scale.md: fleets of branches of SemiFL, and what one branch of every method costs."""
     most = max(row["nodes"] for row in content["measured"])
-    lines = [
-        "| method | down a round | up a round | hub CPU | hub memory | hub disk | a branch's disk |",
-        "|---" * 7 + "|",
-    ]
-    for row in content["measured"]:
-        if row["nodes"] != most:
-            continue
-        sizes = {
-            kind: [in_bytes(count * row[kind]) for count in FLEETS] for kind in ("down", "up", "waiting", "hub_disk")
-        }
-        cpu = [in_time((own["branches"] * row["hub_ms"] + own["index_ms"]) / 1e3) for own in content["hub"]]
+    rows = [row for row in content["measured"] if row["nodes"] == most]
+    sizes = ("down", "up", "waiting", "hub_disk")
+    fleets = ["| SemiFL with | branches | down | up | hub CPU | hub memory | hub disk |", "|---" * 7 + "|"]
+    for row in rows:
+        for own in content["hub"] if row["method"] == "semifl" else ():
+            count = own["branches"]
+            down, up, memory, disk = (in_bytes(count * row[kind]) for kind in sizes)
+            cpu = in_time((count * row["hub_ms"] + own["index_ms"]) / 1e3)
+            fleets.append(f"| {row['model']} | {count:,} | {down} | {up} | {cpu} | {memory} | {disk} |")
+    each = ["| method | down | up | hub CPU | hub memory | hub disk | its own disk |", "|---" * 7 + "|"]
+    for row in rows:
         name = row["method"] if row["model"] == "cnn" else f"{row['method']}, {row['model']}"
-        texts = [sizes["down"], sizes["up"], cpu, sizes["waiting"], sizes["hub_disk"], [in_bytes(row["branch_disk"])]]
-        lines.append(f"| {name} | {' | '.join(' / '.join(each) for each in texts)} |")
-    return "\n".join(lines)
+        down, up, memory, disk, own_disk = (in_bytes(row[kind]) for kind in (*sizes, "branch_disk"))
+        each.append(f"| {name} | {down} | {up} | {row['hub_ms']:.1f} ms | {memory} | {disk} | {own_disk} |")
+    return "\n".join([*fleets, "", *each])
 
 
 def in_bytes(number: float) -> str:
