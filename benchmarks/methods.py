@@ -69,14 +69,14 @@ HEAD = """# Every method on {data}, {seeds} seeds
 
 Machine: {machine}, {cores} cores; commit {commit}; {training_seconds} s of training in all, all processes added up.
 
-* **Accuracy** is the mean over a seed's last {tests} tests, in per cent; ± is the standard deviation over the seeds.
+* **Accuracy** is the mean of a seed's last {tests} tests, in %; ± is the standard deviation over the seeds.
   **Last** is the last test.
-* **Labels alone** is the best of one (labels at the hub) or up to three ways (labels at clients) to train on the very
-  same labels, with the same model, rounds and participation; chosen on the test set, so in favour of the floor.
-* **Gain** is paired by seed; ± is the half-width of its 95 % interval. **Helped** says "yes" or "it hurt" where that
-  interval leaves out zero, else "unclear". Where all images are labelled there is nothing to help, and the gain is over
-  FedAvg.
-* Seconds are for all seeds together, beside other processes.
+* **Labels alone** is the best of one (labels at the hub) or up to three ways (labels at clients) to train on just the
+  same labels, with the same model, rounds and participation. It is chosen on the test set, so in its favour.
+* **Gain** is paired by seed; ± is the half-width of its 95 % interval. **Helped** says "yes" or "it hurt" if that
+  interval leaves out zero, else "unclear". Where all images are labelled, the gain is over FedAvg.
+* **Compare rows within a table only:** other tables have other labels. **Seconds** are for all seeds together, beside
+  other processes.
 """
 
 _MANY_CLIENTS = {"clients": 100, "active": 0.1}
