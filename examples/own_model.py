@@ -15,6 +15,6 @@ def residual(layers: Layers, images: Tensor) -> Tensor:
     return layers.linear("output", x.flatten(1), layers.classes)
 
 
-# A layer is called by its name, and that is all: its weights are created when the net is first looked at, and `norm` is
-# whatever the run asks for. `NetKind` adds the smallest image side; just `residual` would do as well.
+# Each layer needs only a name: its weights are created when the net is first looked at, and `norm` is whatever the run
+# asks for. `NetKind` adds a summary and the smallest image side; just `residual` would do as well.
 MODELS = {"residual": NetKind(residual, "one residual block, for digits", smallest=2)}
