@@ -191,9 +191,9 @@ def test_what_is_no_packed_tree_is_refused(content: bytes) -> None:
 
 def test_no_read_only_or_missing_place_for_a_folder_goes_without_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match=r"cannot make the folder .*file/run"):
+    with pytest.raises(StorageError, match=r"cannot create the folder .*file/run"):
         run(config(), tmp_path / "file" / "run")
-    with pytest.raises(StorageError, match="cannot make the folder"):
+    with pytest.raises(StorageError, match="cannot create the folder"):
         save(Checkpoints(tmp_path / "file"), 1, STATE, {}, set(), {})
     with pytest.raises(StorageError, match="is not a run folder"):
         resume(tmp_path)
@@ -245,7 +245,7 @@ def test_a_configuration_changed_on_the_way_is_refused(halfway: Path, tmp_path: 
     folder = copied(halfway, tmp_path)
     text = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
-    with pytest.raises(StorageError, match=r"config.toml was changed after the run began"):
+    with pytest.raises(StorageError, match=r"config.toml was changed after the run started"):
         resume(folder)
     (folder / "config.toml").write_text(text.replace("rounds", "ruonds"))
     with pytest.raises(ConfigError, match=r"config.toml: unknown key .ruonds"):
@@ -263,7 +263,7 @@ def test_the_split_of_another_run_is_refused(halfway: Path, tmp_path: Path) -> N
     folder = copied(halfway, tmp_path)
     run_until(tmp_path / "other", 1, seed=1)
     shutil.copy(tmp_path / "other/split.json", folder)
-    with pytest.raises(StorageError, match=r"split.json is not the one that the run began with"):
+    with pytest.raises(StorageError, match=r"split.json is not the one that the run started with"):
         resume(folder)
 
 
@@ -274,7 +274,7 @@ def test_a_run_without_its_checkpoint_keeps_its_history(
     origin = halfway if played == "halfway" else finished[0]
     folder = copied(origin, tmp_path)
     shutil.rmtree(folder / "checkpoint")
-    with pytest.raises(StorageError, match=r"the checkpoint of .* is gone, so it cannot go on"):
+    with pytest.raises(StorageError, match=r"the checkpoint of .* is missing, so the run cannot continue"):
         resume(folder)
     assert (folder / "metrics.jsonl").read_bytes() == (origin / "metrics.jsonl").read_bytes()
 
@@ -284,7 +284,7 @@ def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(StorageError, match="already holds this very run; 'fedglean resume"):
         run(config(), folder)
-    with pytest.raises(StorageError, match="holds a run of another configuration; choose another folder"):
+    with pytest.raises(StorageError, match="holds a run with another configuration; choose another folder"):
         run(config(seed=1), folder)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -117,15 +117,18 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
     ("words", "sentence"),
     [
         ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
-        ("run", "no method was named; choose one of semifl"),
+        ("run", "no method was named; name one, such as semifl"),
         ("run semifl --data digts", "unknown data set 'digts'; did you mean 'digits'?"),
-        ("run semifl --data .", "say --data folder --data-root ."),
+        ("run semifl --data .", "use --data folder --data-root ."),
         ("run semifl --labels hub:25", "use hub:20 or hub:30"),
         ("run semifl --clients 5000", "5000 clients cannot share 1437 images"),
-        ("run semifl --labels hub:99999", "needs 10000 images of every class but class 7 has only 133"),
+        (
+            "run semifl --labels hub:99999",
+            "needs 10000 images of every class, but class 7 has only 133; use at most hub:1330",
+        ),
         (
             "run semifl --data npz --data-root a.npz --labels hub:20",
-            "a.npz' says who holds what; leave out labels = hub:20",
+            "a.npz' already says who holds what; leave out labels = hub:20",
         ),
         ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
         ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
@@ -134,9 +137,9 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run fedavg --labels hub:20", "FedAvg needs clients with labels"),
         ("run --preset semifl/cifar10-250-id", "did you mean 'semifl/cifar10-250-iid'?"),
         ("run --preset semifl/cifar10-250-iid", "the data set 'cifar10' is read from disk"),
-        ("run semifl --data folder", "say where it lies with --data-root FOLDER"),
-        ("run semifl --data-root images", "for images of yours say --data folder"),
-        ("run semifl --device gpu", "There are auto, cpu, cuda."),
+        ("run semifl --data folder", "say where it is with --data-root FOLDER"),
+        ("run semifl --data-root images", "for your own images use --data folder"),
+        ("run semifl --device gpu", "The choices are auto, cpu, cuda."),
         ("run semifl --workers 2", "add --placement workers"),
         ("run --preset hassle", "such as hassle/cifar10-10"),
         ("compare semifl:threshold hub-only", "write it as semifl:threshold=0.8,epochs=2"),
@@ -157,7 +160,7 @@ def test_settings_of_another_method_are_refused_whole() -> None:
     Path("mine.toml").write_text(call("config", "hub-only").output)
     result = call("config", "semifl", "--config", "mine.toml")
     assert result.exit_code == 2
-    assert "mine.toml has settings of hub-only, not of semifl" in result.stderr
+    assert "mine.toml has settings for hub-only, not for semifl" in result.stderr
 
 
 def test_a_picture_gets_the_folder_that_it_is_to_lie_in() -> None:
@@ -188,11 +191,11 @@ def test_a_hub_starts_nothing_without_its_images_or_in_the_folder_of_another_run
     result = call(
         "deploy", "branch", "--images", "images", "--number", "0", "--hub", "a:80", "--state", "x", "--insecure"
     )
-    assert (result.exit_code, result.stderr) == (3, "error: images holds no files; put this party's images there\n")
+    assert (result.exit_code, result.stderr) == (3, "error: images holds no files; put the images there\n")
     call("run", "hub-only", *QUICK, "--out", "here")
     result = call("deploy", "hub", "semifl", "--images", ".", *options, "--out", "here")
     assert result.exit_code == StorageError.exit_code
-    assert "here holds a simulated run" in result.stderr
+    assert "here holds the run of a simulation" in result.stderr
     assert not Path("here/flower").exists()
 
 
@@ -263,7 +266,7 @@ def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None
     used = RunFolder(tmp_path / "here").split()
     assert used.hub.tolist() == split.hub.tolist()
     misfit = call("partition", "--data", "digits", "--set", "images=500", "--split-file", "split.json")
-    assert misfit.exit_code == 3 and "is it for other data?" in misfit.output, misfit.output
+    assert misfit.exit_code == 3 and "it was made for other data" in misfit.output, misfit.output
 
 
 def test_nothing_is_written_beside_or_over_other_runs(tmp_path: Path) -> None:

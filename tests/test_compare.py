@@ -143,7 +143,7 @@ def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Pat
     assert set(found.failed) == {"deaf"} and "round 1" in found.failed["deaf"]
     assert found.best == "hub-only" and [row.label for row in found.rows] == ["hub-only"]
     again = call("resume", tmp_path / "one", "--quiet")
-    assert again.exit_code == RoundError.exit_code and "deaf did not come to an end" in again.output
+    assert again.exit_code == RoundError.exit_code and "deaf did not finish" in again.output
     groups = {group["label"]: group["failed"] for group in page_of(gather([tmp_path / "one"]), Examiner())["groups"]}
     assert groups == {"deaf": found.failed["deaf"], "hub-only": None}
 
@@ -185,13 +185,13 @@ def test_few_images_apart_are_no_evidence_and_none_apart_no_certainty() -> None:
     ("named", "options", "sentence"),
     [
         ({"semifl": {}, "fed-shvr": {}}, {}, "fed-shvr cannot be compared here: Fed-SHVR needs clients with labels"),
-        ({"semifl": {}, "fed-shvr": {}}, {}, r"able to: semifl, .*hub-only"),
+        ({"semifl": {}, "fed-shvr": {}}, {}, r"these can: semifl, .*hub-only"),
         ({"semifl": {}, "semfl": {}}, {}, "did you mean 'semifl'"),
         ({"semifl": {}, "hub-only": {}}, {"active": 0.5}, "hub-only has no setting 'active'; .* semifl:active=0.5"),
         ({"semifl": {}, "again": {"method": "semifl", "threshold": 0.9}}, {}, "'semifl' and 'again' are the same run"),
-        ({"semifl": {"labels": "hub:30"}}, {}, "all share one split a seed"),
-        ({"semifl": {"seed": 4}}, {}, "all share one split a seed"),
-        ({"a b": {"method": "semifl"}, "a/b": {"method": "fl2"}}, {}, "two labels come to the folder 'a-b'"),
+        ({"semifl": {"labels": "hub:30"}}, {}, "all methods share these"),
+        ({"semifl": {"seed": 4}}, {}, "all methods share these"),
+        ({"a b": {"method": "semifl"}, "a/b": {"method": "fl2"}}, {}, "two labels lead to the same folder 'a-b'"),
         ({}, {}, "no method was named"),
         ({"semifl": {}}, {"labels": "hub:25"}, "use hub:20 or hub:30"),
     ],
@@ -212,7 +212,7 @@ def test_a_name_given_twice_is_refused_from_python_too() -> None:
     ("methods", "seeds", "said"),
     [
         ((name for name in ("semifl", "semifl")), 1, "'semifl' is named twice"),
-        ("semifl", [0, 5], "must be a whole one from 1 on"),
+        ("semifl", [0, 5], "must be a whole number of at least 1"),
         ({"semifl": None}, 1, "settings of 'semifl' must be a dictionary"),
         (["semifl", 3], 1, "unknown method '3'"),
     ],
@@ -405,7 +405,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(commands, "carried_out", stopped)
     result = call("compare", "semifl", "--out", tmp_path / "both")
-    assert (result.exit_code, result.stderr) == (130, f"stopped; 'fedglean resume {tmp_path / 'both'}' goes on\n")
+    assert (result.exit_code, result.stderr) == (130, f"stopped; 'fedglean resume {tmp_path / 'both'}' continues it\n")
 
 
 def test_settings_of_one_method_follow_a_colon() -> None:

@@ -47,8 +47,9 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ({"split": {"lables": "hub:20"}}, "unknown key 'split.lables'; did you mean 'split.labels'?"),
         ({"round": 3}, "unknown key 'round'; did you mean 'rounds'?"),
         ({"labels": "hub:20"}, "unknown key 'labels'; did you mean 'split.labels'?"),
+        ({"rate": 0.1}, "unknown key 'rate'; did you mean 'settings.rate'?"),
         ({"settings": {"treshold": 0.9}}, "unknown key 'settings.treshold'; did you mean 'settings.threshold'?"),
-        ({"split": "iid"}, "split must be a table of keys, not the text 'iid'"),
+        ({"split": "iid"}, "split must be a table, [split] in TOML, not the text 'iid'"),
         ({"split": {"clients": "many"}}, "split.clients must be a whole number, not the text 'many'"),
         ({"split": {"clients": True}}, "split.clients must be a whole number, not true"),
         ({"split": {"clients": 2.5}}, "split.clients must be a whole number, not 2.5"),
@@ -66,15 +67,19 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ({"settings": {"threshold": 2}}, "settings.threshold must be from 0 to 1, not 2.0"),
         (
             {"settings": {"combine": "paralel"}},
-            "unknown settings.combine 'paralel'; did you mean 'parallel'? There are fine-tune, halves, parallel.",
+            "unknown settings.combine 'paralel'; did you mean 'parallel'? The choices are fine-tune, halves, parallel.",
         ),
-        ({"engine": {"device": "gpu"}}, "unknown engine.device 'gpu'; did you mean 'cpu'? There are auto, cpu, cuda."),
+        (
+            {"engine": {"device": "gpu"}},
+            "unknown engine.device 'gpu'; did you mean 'cpu'? The choices are auto, cpu, cuda.",
+        ),
         ({"data": {"name": "minst"}}, "unknown data set 'minst'; did you mean 'mnist'?"),
         ({"model": {"name": "resnet9"}}, "unknown model 'resnet9'; did you mean 'resnet8'?"),
         ({"model": {"norm": "groop"}}, "unknown norm 'groop'; did you mean 'group'?"),
         (
             {"strong": "fixmatch"},
-            "unknown strong augmentation 'fixmatch'; did you mean 'fixmatch-ra'? There are fixmatch-ra, semifl-ra.",
+            "unknown strong augmentation 'fixmatch'; did you mean 'fixmatch-ra'? "
+            "The choices are fixmatch-ra, semifl-ra.",
         ),
         ({"split": {"partition": "dirichlt:1"}}, "unknown partition 'dirichlt'; did you mean 'dirichlet'?"),
         ({"split": {"labels": "hup:20"}}, "unknown label layout 'hup'; did you mean 'hub'?"),
@@ -89,7 +94,7 @@ def test_a_mistake_becomes_a_sentence_that_names_the_key(layer: dict[str, Any], 
 def test_an_unknown_method_gets_a_suggestion_and_no_method_a_list() -> None:
     with pytest.raises(ConfigError, match="unknown method 'semfl'; did you mean 'semifl'"):
         resolve("semfl")
-    with pytest.raises(ConfigError, match="no method was named; choose one of semifl"):
+    with pytest.raises(ConfigError, match="no method was named; name one, such as semifl"):
         resolve(None, {"rounds": 3})
 
 
@@ -101,7 +106,7 @@ def test_a_method_may_refuse_settings_that_are_fine_one_by_one() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_dropout_is_refused_where_no_unit_would_be_dropped(name: str) -> None:
     dropping = {"model": {"name": "mlp", "dropout": 0.5}}
-    with pytest.raises(ConfigError, match=f"{name} as set here drops no units: model.dropout must be 0"):
+    with pytest.raises(ConfigError, match=f"model.dropout = 0.5 has no effect with {name} as set here; set it to 0"):
         resolve(name, dropping)
     if "perturb" in METHODS[name].method.__dataclass_fields__:  # type: ignore[attr-defined]
         assert resolve(name, dropping, {"settings": {"perturb": "dropout"}}).model.dropout == 0.5
@@ -241,6 +246,6 @@ def test_the_fingerprint_does_not_see_what_changes_nothing() -> None:
 
 
 def test_half_precision_without_compiled_steps_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"engine.half works on compiled steps only"):
+    with pytest.raises(ConfigError, match=r"engine.half works only with compiled steps"):
         configure("semifl", half=True)
     assert configure("semifl", half=True, compile=True).engine.half

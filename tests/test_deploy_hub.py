@@ -138,7 +138,7 @@ def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path:
 
 def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> None:
     hub = ["deploy", "hub", "semifl", "--images", str(root), "--branches", "2", "--out", str(tmp_path / "run")]
-    for more, reason in (([], "or choose to use none with --insecure"), (["--keys", "k"], "no branch is admitted")):
+    for more, reason in (([], "or --insecure to use none"), (["--keys", "k"], "no branch is admitted")):
         said = CliRunner().invoke(app, [*hub, *more])
         assert said.exit_code == ConfigError.exit_code and reason in said.output
     assert not (tmp_path / "run").exists()
@@ -378,8 +378,8 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(root: Path, t
     place = tmp_path / "new" / "flower" / "lock"
     with subprocess.Popen([sys.executable, "-c", hold, str(place)], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()
-        with pytest.raises(StorageError, match="another process is at work"):
+        with pytest.raises(StorageError, match="another process is working"):
             run_hub(configure("semifl"), replace(own, out=tmp_path / "new"), print)
-        with pytest.raises(StorageError, match="another process is at work"):
+        with pytest.raises(StorageError, match="another process is working"):
             run_branch(["false"], tmp_path / "new", print)
         other.kill()

@@ -104,7 +104,7 @@ def test_other_files_and_hidden_ones_are_passed_over(root: Path) -> None:
 def test_an_image_that_cannot_be_read_is_not_just_left_out(root: Path) -> None:
     (root / "clients" / "north").mkdir(parents=True, exist_ok=True)
     (root / "clients" / "north" / "IMG_1.HEIC").write_bytes(b"")
-    refused(root, "IMG_1.HEIC is an image of a kind that is not read; convert it to png or jpg")
+    refused(root, "IMG_1.HEIC is of a kind that cannot be read; convert it to png or jpg")
 
 
 def test_without_a_hub_the_test_sets_folders_are_the_classes(root: Path) -> None:
@@ -158,26 +158,26 @@ def test_a_senseless_fraction_is_refused(fraction: float, root: Path) -> None:
 def test_a_class_of_one_image_cannot_be_held_out(tmp_path: Path) -> None:
     paint(tmp_path / "hub" / "cat" / "only.png", 1)
     paint(tmp_path / "clients" / "x" / "0.png", 2)
-    refused(tmp_path, "cat has a single image")
+    refused(tmp_path, "cat has only one image")
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "nowhere is no folder")
+    refused(tmp_path / "nowhere", "nowhere is not a folder")
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path, "neither hub/CLASS nor test/CLASS, which name")
+    refused(tmp_path, "neither hub/CLASS nor test/CLASS, so its classes are unknown")
 
 
 def test_an_empty_class_folder_is_refused(root: Path) -> None:
     (root / "hub" / "bird").mkdir()
-    refused(root, "bird is empty")
+    refused(root, "bird holds no images")
 
 
 @pytest.mark.parametrize("raw", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(40)])
 def test_a_corrupt_image_is_refused_by_name(raw: bytes, root: Path) -> None:
     (root / "clients" / "north" / "bad.png").write_bytes(raw)
-    refused(root, "bad.png is no readable image")
+    refused(root, "bad.png cannot be read as an image")
 
 
 def test_a_truncated_image_is_refused_by_name(root: Path) -> None:
@@ -185,17 +185,17 @@ def test_a_truncated_image_is_refused_by_name(root: Path) -> None:
     path = root / "clients" / "north" / "short.png"
     Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    refused(root, "short.png is no readable image")
+    refused(root, "short.png cannot be read as an image")
 
 
 def test_images_of_mixed_sizes_are_refused_by_name(root: Path) -> None:
     paint(root / "clients" / "north" / "wide.png", 1, size=(20, 16))
-    refused(root, r"wide.png is 20 x 16 pixels in grey but .*0.png is 16 x 16")
+    refused(root, r"wide.png is 20 x 16 pixels in grey, but .*0.png is 16 x 16")
 
 
 def test_grey_and_colour_do_not_mix(root: Path) -> None:
     paint(root / "test" / "dog" / "colour.png", 1, mode="RGB")
-    refused(root, r"colour.png is 16 x 16 pixels in colour but .* in grey")
+    refused(root, r"colour.png is 16 x 16 pixels in colour, but .* in grey")
 
 
 def test_a_file_name_that_is_not_utf_8_is_refused(root: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_transparent_colour_of_a_palette_is_seen_on_white(tmp_path: Path) -> N
 def test_images_without_any_contrast_teach_nothing(tmp_path: Path) -> None:
     for place in ("hub/a", "hub/b", "clients/x", "test/a", "test/b"):
         paint(tmp_path / place / "i.png", 7)
-    refused(tmp_path, "all pixels of all training images in .* are alike")
+    refused(tmp_path, "all pixels of all training images in .* are the same")
 
 
 def test_links_to_folders_are_followed_but_not_for_ever(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -257,31 +257,31 @@ def test_links_to_folders_are_followed_but_not_for_ever(root: Path, tmp_path_fac
 
 def test_the_hub_has_no_unlabelled_images(root: Path) -> None:
     paint(root / "hub" / "unlabelled" / "0.png", 5)
-    refused(root, "hub/unlabelled is no class")
+    refused(root, "hub/unlabelled is not a class")
 
 
 @pytest.mark.parametrize(("written", "at_client"), [("cat", "Cat"), ("caf\u00e9", "cafe\u0301")])
 def test_a_class_that_is_written_otherwise_at_a_client_is_refused(written: str, at_client: str, tmp_path: Path) -> None:
     for place in (f"hub/{written}", f"clients/x/{at_client}", f"test/{written}"):
         paint(tmp_path / place / "0.png", len(place))
-    refused(tmp_path, f"is not written as the class '{written}' is")
+    refused(tmp_path, f"is spelt differently from the class '{written}'")
 
 
 def test_a_class_that_the_test_set_lacks_is_refused(root: Path) -> None:
     shutil.rmtree(root / "test" / "dog")
-    refused(root, "lacks the class 'dog'")
+    refused(root, "has no images of the class 'dog'")
 
 
 def test_a_test_class_that_nobody_knows_is_refused(root: Path) -> None:
     paint(root / "test" / "bird" / "a.png", 1)
-    refused(root, "bird is no class of the training images; known: cat, dog")
+    refused(root, "bird is not one of the classes cat, dog")
 
 
 def test_no_labelled_image_anywhere_is_refused(tmp_path: Path) -> None:
     for level in range(2):
         paint(tmp_path / "clients" / "x" / "2024" / f"{level}.png", level)
     paint(tmp_path / "test" / "cat" / "0.png", 1)
-    refused(tmp_path, "no labelled image anywhere")
+    refused(tmp_path, "no labelled images")
 
 
 def test_no_client_is_refused(tmp_path: Path) -> None:
@@ -297,12 +297,12 @@ def test_a_client_without_images_is_refused_by_name(root: Path) -> None:
 
 def test_an_image_outside_of_any_class_is_refused(root: Path) -> None:
     paint(root / "hub" / "stray.png", 1)
-    refused(root, "stray.png lies outside of any folder")
+    refused(root, "stray.png lies beside the folders in")
 
 
 def test_a_folder_next_to_class_folders_is_taken_for_a_misspelt_class(root: Path) -> None:
     paint(root / "clients" / "south" / "dgo" / "0.png", 1)
-    refused(root, "dgo lies next to class folders but is no class; rename it to one of cat, dog")
+    refused(root, "dgo is beside folders of classes but is not a class; rename it to one of cat, dog")
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -346,7 +346,7 @@ def test_hub_and_client_labels_may_be_left_out_but_not_both(tmp_path: Path) -> N
     unlabelled = {name: array for name, array in arrays().items() if name != "client_labels"}
     assert load("npz", saved(tmp_path, unlabelled)).train_labels.tolist() == [0, 1, -1, -1, -1, -1]
     nothing = {name: array for name, array in without_hub.items() if name != "client_labels"}
-    refused(saved(tmp_path, nothing), "no labelled image anywhere", "npz")
+    refused(saved(tmp_path, nothing), "no labelled images", "npz")
 
 
 @pytest.mark.parametrize("axis", [1, 3])
@@ -371,21 +371,27 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "axes": ({"hub_images": np.zeros((2, 16, 24, 5), np.uint8)}, r"hub_images has shape \(2, 16, 24, 5\)"),
     "sizes": (
         {"hub_images": np.zeros((2, 16, 16), np.uint8)},
-        "hub_images are 1 x 16 x 16 but test_images 1 x 16 x 24",
+        "hub_images are 1 x 16 x 16, but test_images are 1 x 16 x 24",
     ),
     "count": ({"hub_labels": np.array([0])}, "hub_labels is int64 of shape .* expected 2 integers"),
     "fractions": ({"client_ids": np.array([0.0, 1, 1, 1])}, "client_ids is float64"),
     "unknown at the hub": ({"hub_labels": np.array([0, -1])}, "hub_labels has the label -1; expected 0 or more"),
     "below unknown": ({"client_labels": np.array([-2, 0, 0, 0])}, "client_labels has the label -2"),
-    "names": ({"classes": np.array(["cat"])}, "classes has 1 names but there is a label 1"),
-    "test": ({"test_labels": np.array([0, 0])}, "lacks the class '1'"),
-    "misspelt": ({"client_label": np.zeros(4, int)}, "has an array 'client_label', which is none of"),
+    "names": ({"classes": np.array(["cat"])}, "classes has 1 names, but there is a label 1"),
+    "test": ({"test_labels": np.array([0, 0])}, "has no images of the class '1'"),
+    "misspelt": ({"client_label": np.zeros(4, int)}, "has an unknown array 'client_label'; remove it"),
     "numbered from 1": ({"hub_labels": np.array([1, 2]), "test_labels": np.array([1, 2])}, "has the label 0"),
     "far apart": ({"test_labels": np.array([0, 10**9])}, "no image has the label 2"),
     "called alike": ({"classes": np.array(["cat", "cat"])}, "two classes are called 'cat'"),
-    "tested only": ({"test_labels": np.array([0, 2]), "classes": np.array(list("abc"))}, "lacks the class 'b'"),
-    "unheard of": ({"hub_labels": np.array([0, 0]), "client_labels": np.zeros(4, int)}, "has the class '1', of which"),
-    "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot read .* without pickles"),
+    "tested only": (
+        {"test_labels": np.array([0, 2]), "classes": np.array(list("abc"))},
+        "has no images of the class 'b'",
+    ),
+    "unheard of": (
+        {"hub_labels": np.array([0, 0]), "client_labels": np.zeros(4, int)},
+        "labels of the class '1' of the test set",
+    ),
+    "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot be read as an .npz file of plain arrays"),
     "clients": (
         {
             "client_images": np.zeros((0, 16, 24), np.uint8),
@@ -412,5 +418,5 @@ def test_a_missing_array_is_named(name: str, tmp_path: Path) -> None:
 
 def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.npz").write_bytes(b"PK\x03\x04 not really")
-    refused(tmp_path / "own.npz", "cannot read .*own.npz", "npz")
+    refused(tmp_path / "own.npz", "own.npz cannot be read as an .npz file", "npz")
     refused(tmp_path / "absent.npz", "cannot read .*absent.npz", "npz")

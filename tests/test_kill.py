@@ -202,7 +202,7 @@ def test_a_folder_belongs_to_one_process_until_that_is_killed(semifl: Runs, tmp_
     process = begin(long, tmp_path)
     while process.is_alive() and (not (tmp_path / "metrics.jsonl").exists() or not lines(tmp_path)):
         time.sleep(0.01)
-    with pytest.raises(StorageError, match=r"another process is at work in .*; wait until it ends"):
+    with pytest.raises(StorageError, match=r"another process is working in .*; wait until it ends"):
         resume(tmp_path)
     process.kill()
     process.join(60)

@@ -164,19 +164,19 @@ def test_a_mismatch_holds_on_uneven_classes_too(seed: int, clients: int, ratio: 
         ("all:3", "write it as 'all'"),
         ("hub:255", "use hub:250 or hub:260"),
         ("hub:3", "use hub:10"),
-        ("hub:2000", "class 0 has only 120 images; use at most 1200"),
+        ("hub:2000", "class 0 has only 120; use at most hub:1200"),
         ("hub:1200", "6 clients cannot share 0 images"),
         ("each:201", "at most each:200"),
         ("each:-1", "not '-1'"),
         ("fraction:1.5", "from 0 to 1, not '1.5'"),
         ("fraction:0.1,0.2,0.3,0.4,0.5,0.6,0.7", "7 shares for 6 clients"),
-        ("PL:10", "write 'PL:10%'"),
+        ("PL:10", "write it as 'PL:10%'"),
         ("PL:101%", "from 0 to 100"),
         ("ALL:0.1%", "use a larger percentage"),
         ("mismatch-digits:1", "at least 2 classes and 2 labels"),
         ("mismatch-digits:300", "use fewer labels"),
         ("mismatch:100", "write it as 'mismatch:N,RATIO'"),
-        ("mismatch:3,0.5", "6 labels a client"),
+        ("mismatch:3,0.5", "6 labels per client"),
     ],
 )
 def test_a_bad_layout_is_refused_in_one_helpful_sentence(who: str, sentence: str) -> None:
@@ -245,7 +245,7 @@ def test_a_missing_file_and_a_place_that_cannot_be_written_are_storage_errors(tm
     with pytest.raises(StorageError, match="cannot read"):
         load_split(tmp_path / "none")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot make the folder"):
+    with pytest.raises(StorageError, match="cannot create the folder"):
         save_split(tmp_path / "file" / "split", small_split())
 
 
@@ -256,7 +256,7 @@ def one(*images: int) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     ("split", "sentence"),
     [
-        (Split(one(0)[0], one(1), one(5)), "image 5 but there are 5"),
+        (Split(one(0)[0], one(1), one(5)), "image 5, but there are 5"),
         (Split(one(0)[0], one(-1), one(1)), "image -1"),
         (Split(one(0)[0], one(2), one(2)), "image 2 twice"),
         (Split(one(0)[0], one(4), one(2)), "image 4 as labelled"),
@@ -281,7 +281,7 @@ def test_a_split_is_of_one_data_set() -> None:
         replace(digits, classes=tuple("abcdefghij")),
     )
     for other in others:
-        with pytest.raises(DataError, match="not those that the split was made of"):
+        with pytest.raises(DataError, match="not those that the split was made from"):
             fitted(split, other)
 
 

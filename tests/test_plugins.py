@@ -252,7 +252,9 @@ def test_a_run_does_not_go_on_with_an_edited_file(own: Path) -> None:
     edited(own)
     Image.new("L", (8, 8)).save("black.png")
     for words in (["resume", "here"], ["predict", "here", "black.png"]):
-        assert f"config.toml or {own} was changed after the run began" in refused(call(*words), StorageError.exit_code)
+        assert f"config.toml or {own} was changed after the run started" in refused(
+            call(*words), StorageError.exit_code
+        )
     own.write_text(before)
     assert call("resume", "here").exit_code == 0
 
@@ -266,7 +268,7 @@ def test_a_finished_run_with_a_net_of_the_package_is_read_whatever_became_of_its
     Image.new("L", (8, 8)).save("black.png")
     assert call("predict", "here", "black.png").exit_code == 0
     shown = call("report", "here", "own net", "--out", "page.html")
-    assert shown.exit_code == 0 and "was changed after the run began" in Path("page.html").read_text()
+    assert shown.exit_code == 0 and "was changed after the run started" in Path("page.html").read_text()
     resumed = refused(call("resume", "both", "--quiet"), StorageError.exit_code)
     assert "plain/seed-0/config.toml" in resumed, "FedAvg, before it, owes the file nothing and still stands"
 
@@ -309,17 +311,17 @@ def test_a_toml_file_names_what_it_uses_from_where_it_lies(tmp_path: Path, own: 
         ("\nimport nowhere\n", "line 2: ModuleNotFoundError: No module named 'nowhere'"),
         ("def f():\n    raise ValueError('a\\nb')\n\nf()\n", "line 2: ValueError: a"),
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
-        ("x = 3\n", "adds nothing; it should have some of METHODS, MODELS"),
+        ("x = 3\n", "defines none of METHODS, MODELS"),
         ("METHODS = [3]\n", "line 1: METHODS must be a dictionary, not a list"),
-        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' is of type int; give the function or its NetKind"),
-        ("METHODS = {'a': 3}\n", "line 1: the method 'a' is of type int; give the class itself or its Entry"),
-        ("METHODS = {'a': print}\n", "line 1: the method 'a' is no subclass of fedglean.Method"),
-        ("MODELS = {'a b': print}\n", "line 1: 'a b' is no name for a model"),
-        ("MODELS = {'a:K': print}\n", "line 1: 'a:K' is no name for a model"),
+        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' must be a function or its NetKind, but is of type int"),
+        ("METHODS = {'a': 3}\n", "line 1: the method 'a' must be a class or its Entry, but is of type int"),
+        ("METHODS = {'a': print}\n", "line 1: the method 'a' must be a subclass of fedglean.Method"),
+        ("MODELS = {'a b': print}\n", "line 1: 'a b' is not a valid name for a model"),
+        ("MODELS = {'a:K': print}\n", "line 1: 'a:K' is not a valid name for a model"),
         ("PARTITIONS = {'a': print, 'a:K': print}\n", "there are two forms of the partition 'a'"),
-        ("MODELS = {'cnn': print}\n", "line 1: a model 'cnn' is in fedglean already; choose another name"),
-        ("MODELS = {'wrn-28-5': print}\n", "a model 'wrn-28-5' is in fedglean already"),
-        ("PARTITIONS = {'classes': print}\n", "a partition 'classes' is in fedglean already"),
+        ("MODELS = {'cnn': print}\n", "line 1: fedglean already has a model 'cnn'; choose another name"),
+        ("MODELS = {'wrn-28-5': print}\n", "fedglean already has a model 'wrn-28-5'"),
+        ("PARTITIONS = {'classes': print}\n", "fedglean already has a partition 'classes'"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: str, sentence: str) -> None:
@@ -333,9 +335,9 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('{"plain": Plain}', '{"semifl": Plain}', "a method 'semifl' is in fedglean already; choose another name"),
+        ('{"plain": Plain}', '{"semifl": Plain}', "fedglean already has a method 'semifl'; choose another name"),
         ("(frozen=True)", "", "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it"),
-        ("def round", "def rounds", "Plain lacks round"),
+        ("def round", "def rounds", "Plain does not define round"),
         (
             '= setting(1, "local epochs", low=1)\n    rate: float = 0.1',
             "\n    rate: float",
@@ -344,7 +346,7 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
         (
             "rate: float = 0.1",
             "rate: tuple = (1,)",
-            "setting 'rate' of Plain must be a number, a text, or true or false",
+            "setting 'rate' of Plain must be a number, text, or true or false",
         ),
         (
             "rate: float",
@@ -382,7 +384,7 @@ def test_a_round_that_goes_wrong_says_what_was_expected(own: Path, old: str, new
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     for name, why in {"none.py": "No such file or directory", ".": "Is a directory"}.items():
-        assert f"which is to be used: {why}" in refused(call("list", "--use", name))
+        assert f": {why}" in refused(call("list", "--use", name))
     assert "use must be text, not 3" in refused(call("run", "semifl", "--config", _toml(tmp_path, "use = 3\n")))
     assert "use --use" in refused(call("run", "semifl", "--set", "use=own.py"))
 
@@ -394,7 +396,9 @@ def _toml(folder: Path, text: str) -> Path:
 
 def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
     own.write_text(OWN.replace("rate", "clients"))
-    assert "setting 'clients' of plain has the name of an option" in refused(call("config", "plain", "--use", "own.py"))
+    assert "the setting 'clients' of plain has the same name as an option" in refused(
+        call("config", "plain", "--use", "own.py")
+    )
 
 
 @pytest.mark.parametrize(
@@ -408,9 +412,14 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
             DataError,
             "training labels of 'stripes' must be from -1 to 1",
         ),
-        ("    halves = (", "    return images\n    halves = (", DataError, "'stripes' gave a Tensor in place of"),
+        (
+            "    halves = (",
+            "    return images\n    halves = (",
+            DataError,
+            "'stripes' must return a fedglean.data.dataset.Dataset, not a Tensor",
+        ),
         ("for k in range(clients)]", "for k in range(3)]", ConfigError, "made 3 parts for 4 clients"),
-        (", [half[1] for half in halves]", "", ConfigError, "'first-half' must give three parts: the hub's images, "),
+        (", [half[1] for half in halves]", "", ConfigError, "'first-half' must return three parts: the hub's images, "),
         ("[half[1] for half in halves]", "[]", ConfigError, "4 labelled and 0 unlabelled parts for 4 clients"),
     ],
 )
@@ -457,7 +466,7 @@ def test_an_installed_package_is_found_without_being_named(site: Path) -> None:
     assert "use =" not in Path("here/config.toml").read_text()
     assert call("resume", "here").exit_code == 0
     taken = refused(call("list", "--use", "own.py"))
-    assert "a method 'plain' is in the package their-methods already; choose another name" in taken
+    assert "the package their-methods already has a method 'plain'; choose another name" in taken
 
 
 def test_a_run_does_not_go_on_with_another_version_of_a_package(site: Path) -> None:
@@ -465,7 +474,7 @@ def test_a_run_does_not_go_on_with_another_version_of_a_package(site: Path) -> N
     fedglean.run("plain", out="here", **QUICK)
     fedglean.run("hub-only", out="plain", rounds=1, executor="loop")
     install(site, OWN, version="1.1")
-    assert "was changed after the run began" in refused(call("resume", "here"), StorageError.exit_code)
+    assert "was changed after the run started" in refused(call("resume", "here"), StorageError.exit_code)
     assert call("resume", "plain").exit_code == 0
 
 
@@ -477,7 +486,7 @@ def test_a_fresh_process_finds_a_package_and_says_where_it_is_broken(site: Path)
     assert broken.returncode == 2
     assert broken.stderr == (
         "error: the package their-methods cannot be loaded as their_methods: "
-        "ModuleNotFoundError: No module named 'nowhere'; mend it, or uninstall it\n"
+        "ModuleNotFoundError: No module named 'nowhere'; repair or uninstall it\n"
     )
 
 

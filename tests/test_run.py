@@ -61,7 +61,7 @@ def test_what_a_result_cannot_answer_it_refuses() -> None:
     for ask in (result.score, lambda name: result.mean_of_last(1, name), lambda name: result.rounds_to(0.5, name)):
         with pytest.raises(ConfigError, match="unknown predictor 'UM'"):
             ask("UM")
-    with pytest.raises(ConfigError, match="the last 0 rounds have no mean"):
+    with pytest.raises(ConfigError, match="the mean of the last 0 rounds does not exist"):
         result.mean_of_last(0)
 
 
@@ -268,7 +268,7 @@ def test_a_picture_is_read_as_training_would_read_it(result: Result, tmp_path: P
 def test_what_is_no_image_is_named(result: Result, tmp_path: Path) -> None:
     assert result.folder is not None
     (tmp_path / "text.png").write_text("not a picture")
-    with pytest.raises(DataError, match=r"text.png is no readable image"):
+    with pytest.raises(DataError, match=r"text.png cannot be read as an image"):
         predict(result.folder, [tmp_path / "text.png"])
     with pytest.raises(DataError, match=r"there is no image .*nowhere.png"):
         predict(result.folder, [tmp_path / "nowhere.png"])

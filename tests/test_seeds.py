@@ -117,7 +117,7 @@ def test_a_finished_group_is_returned_as_it_is_and_never_overwritten(tmp_path: P
     played: list[Any] = []
     again = resume_seeds(tmp_path / "group", played.append)
     assert not played and [told(each.history) for each in again.results] == [told(e.history) for e in group.results]
-    with pytest.raises(StorageError, match="holds a run already"):
+    with pytest.raises(StorageError, match="already holds a run"):
         run_seeds(config(), 2, tmp_path / "group")
 
 
@@ -128,10 +128,10 @@ def test_who_looks_at_a_group_at_work_leaves_it_alone(tmp_path: Path, monkeypatc
         (tmp_path / seed / "checkpoint/current.json").rename(tmp_path / seed / "checkpoint/next.json")
 
     def taken(place: Path, folder: Path) -> Any:
-        raise StorageError(f"another process is at work in {folder}")
+        raise StorageError(f"another process is working in {folder}")
 
     monkeypatch.setattr("fedglean.folder.lock", taken)
-    with pytest.raises(StorageError, match="another process is at work"):
+    with pytest.raises(StorageError, match="another process is working"):
         resume_seeds(tmp_path)
     assert all((tmp_path / seed / "checkpoint/next.json").exists() for seed in ("seed-0", "seed-1"))
 
@@ -215,5 +215,5 @@ def test_a_block_that_does_not_fit_memory_is_cut_and_the_run_says_so(
 
 
 def test_a_last_seed_that_is_too_large_is_refused_before_any_work() -> None:
-    with pytest.raises(ConfigError, match="is too large"):
+    with pytest.raises(ConfigError, match="too large; use a smaller seed"):
         run_seeds(configure("hub-only", seed=2**63 - 2), 3)

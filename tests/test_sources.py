@@ -154,7 +154,7 @@ def test_a_set_on_disk_needs_a_place(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_missing_set_says_where_to_get_it_and_where_it_was_looked_for(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"torchvision\.datasets\.\w+\(root.*Looked for .*") as caught:
+    with pytest.raises(DataError, match=r"torchvision\.datasets\.\w+\(root.*, or name a folder that has .*") as caught:
         load(name, tmp_path)
     assert str(tmp_path) in str(caught.value)
 
@@ -164,7 +164,7 @@ def test_who_names_the_folder_of_the_set_itself_is_told_the_one_above(named: str
     tiny_mnist(tmp_path / "MNIST" / "raw")
     write_cifar10(tmp_path / "cifar-10-batches-py")
     place = tmp_path / named
-    with pytest.raises(DataError, match=f"in the folder above; say --data-root {place.parent}$"):
+    with pytest.raises(DataError, match=f"in the folder above; use --data-root {place.parent}$"):
         load("cifar10" if "cifar" in named else "mnist", place)
 
 
@@ -182,7 +182,7 @@ def test_changed_pixels_are_refused_by_file_name(tmp_path: Path) -> None:
     known, first = tiny_mnist(tmp_path)
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(idx(first ^ 1))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte does not hold the published.*fetch it again"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte does not hold the published.*get it again"):
         load_published(known, tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_idx_file_is_refused_by_name(damage: Callable[[bytes], bytes],
     for path in (tmp_path / "a-ubyte", tmp_path / "a-ubyte.gz"):
         raw = idx(np.zeros((3, 4, 4), np.uint8))
         path.write_bytes(damage(gzip.compress(raw) if path.suffix else raw))
-        with pytest.raises(DataError, match=f"cannot read .*{path.name}.*fetch it again"):
+        with pytest.raises(DataError, match=f"cannot read .*{path.name}.*get it again"):
             read_idx(path)
 
 
@@ -488,5 +488,5 @@ def test_some_of_the_images_are_the_same_ones_every_time_and_the_test_set_stays(
 
 
 def test_more_images_than_there_are_cannot_be_taken() -> None:
-    with pytest.raises(ConfigError, match="digits has 1437 training images, not 2000"):
+    with pytest.raises(ConfigError, match=r"data.images is 2000, but digits has only 1437 training images"):
         load("digits", images=2000)

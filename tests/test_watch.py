@@ -152,4 +152,4 @@ def test_event_files_that_have_no_place_are_a_sentence(made: Made, tmp_path: Pat
     pytest.importorskip("tensorboard")
     (tmp_path / "file").write_text("mine")
     result = call("tensorboard", made.all / "hub-only", "--out", tmp_path / "file")
-    assert result.exit_code == 4 and "cannot make the folder" in result.stderr
+    assert result.exit_code == 4 and "cannot create the folder" in result.stderr

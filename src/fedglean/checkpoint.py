@@ -87,7 +87,7 @@ def lock(place: Path, folder: Path) -> Callable[[], Any]:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(file)
-        raise StorageError(f"another process is at work in {folder}; wait until it ends, or end it") from None
+        raise StorageError(f"another process is working in {folder}; wait until it ends, or stop it") from None
     except OSError:
         pass  # a file system that knows no locks
     return partial(os.close, file)
@@ -106,7 +106,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
+        raise StorageError(f"cannot create the folder {path}: {error.strerror}") from error
 
 
 def pack(content: Tree, **notes: Any) -> bytes:
@@ -201,9 +201,11 @@ class Checkpoints:
             content: dict[str, Any] = sealed["content"]
             sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise StorageError(f"{path} is damaged and cannot be read ({error})") from error
+            raise StorageError(
+                f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"
+            ) from error
         if not sound:
-            raise StorageError(f"{path} is damaged: its checksum does not match")
+            raise StorageError(f"{path} is damaged: its checksum does not match; restore it, or start a new run")
         return content
 
     def _put(self, name: str, file: str, content: Tree) -> None:
@@ -218,7 +220,7 @@ class Checkpoints:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if digest(content) != entry["sha256"]:
-            raise StorageError(f"{path} is damaged: its checksum does not match; the run cannot go on from it")
+            raise StorageError(f"{path} is damaged: its checksum does not match; restore it, or start a new run")
         return unpack(content, path)[0]
 
     def _tidy(self) -> None:

@@ -129,7 +129,7 @@ def compare(
     """
     names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise ConfigError(f"'{twice[0]}' is named twice; give one of them another label and a setting of its own")
+        raise ConfigError(f"'{twice[0]}' is named twice; give one of the two another label and its own setting")
     named = methods if isinstance(methods, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 
@@ -138,12 +138,12 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
     """The methods on one split, that of labels alone among them; whatever cannot be compared is refused here."""
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(
-            f"the number of seeds must be a whole one from 1 on, not {seeds}; `seed` is the first of them"
+            f"the number of seeds must be a whole number of at least 1, not {seeds}; `seed` sets the first of them"
         )
     if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
         raise ConfigError(f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are")
     if not named:
-        raise ConfigError(f"no method was named; choose some of {', '.join(METHODS)}")
+        raise ConfigError("no method was named; name some, such as semifl ('fedglean list methods' shows them all)")
     try:
         entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
     except ConfigError:
@@ -192,7 +192,7 @@ def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> C
             except (RoundError, PartyError) as error:
                 failed[entry.label] = _reason(error)
     if not results:
-        raise RoundError(f"none of them came to an end; {entry.label}: {failed[entry.label]}")
+        raise RoundError(f"no method finished; {entry.label}: {failed[entry.label]}")
     return _settled(plan, results, failed, dataset, splits[0], out)
 
 
@@ -231,7 +231,7 @@ def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) 
     method = own.pop("method", None if preset else label)
     alone, config = (configure(method, preset, **given) for given in (dict(options), {**options, **own}))
     if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
-        raise ConfigError(f"'{label}' asks for data of its own, but all share one split a seed; say it for all of them")
+        raise ConfigError(f"'{label}' sets its own data, split or seed, but all methods share these; set them for all")
     return config
 
 
@@ -244,7 +244,7 @@ def _refuse_settings_of_some(named: Mapping[str, Mapping[str, Any]], options: Ma
         lacking = [label for label in settings if label not in having]
         if having and lacking:
             raise ConfigError(
-                f"{lacking[0]} has no setting '{key}'; give it to others alone: {having[0]}:{key}={value}"
+                f"{lacking[0]} has no setting '{key}'; set it only for those that have it: {having[0]}:{key}={value}"
             )
 
 
@@ -318,7 +318,9 @@ def _seen(entry: Entry, split: Split, dataset: Dataset) -> Split:
     if entry.config.method not in ALL_LABELS:
         return Split(nothing, (labelled,), (unlabelled,))
     if bool((dataset.train_labels < 0).any()):
-        raise ConfigError(f"'{entry.label}' needs a label for every image, but some images of yours have none")
+        raise ConfigError(
+            f"'{entry.label}' needs a label for every image, but some of your images have none; leave it out"
+        )
     empty = tuple(nothing for _ in split.labelled)
     if entry.config.method == "hub-all":
         return Split(torch.cat([labelled, unlabelled]), empty, empty)
@@ -333,7 +335,7 @@ def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) 
             if error is not None:
                 own = {name: Entry(name, "", configure(name, use=entry.config.use)) for name in tuple(METHODS)}
                 able = [name for name, other in own.items() if _refusal(other, split) is None]
-                raise ConfigError(f"{entry.label} cannot be compared here: {error} (able to: {', '.join(able)})")
+                raise ConfigError(f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})")
     marks: dict[str, str] = {}
     for entry in entries:
         other = marks.setdefault(fingerprint(entry.config), entry.label)
@@ -342,7 +344,7 @@ def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) 
     folders = [entry.folder for entry in entries]
     for entry in entries:
         if folders.count(entry.folder) > 1:
-            raise ConfigError(f"two labels come to the folder '{entry.folder}'; give one of them another label")
+            raise ConfigError(f"two labels lead to the same folder '{entry.folder}'; rename one of them")
 
 
 def _refusal(entry: Entry, split: Split) -> ConfigError | None:

@@ -131,14 +131,15 @@ def resolve(method: str | None, *layers: Layer) -> Config:
     merged: dict[str, Any] = {}
     for layer in (METHODS[name].defaults, *layers, {"use": use}):
         merged = _merged(merged, layer)
-    _refuse_unknown(merged)
+    _refuse_unknown(merged, name)
     sections = {section: kind(**_table(section, kind, merged.get(section, {}))) for section, kind in SECTIONS.items()}
     top = _values("", Config, {key: value for key, value in merged.items() if key in _TOP})
     config = Config(name, _table("settings", METHODS[name].method, merged.get("settings", {})), **sections, **top)
     _check_names(config)
     if not make_method(config).drops and config.model.dropout:
         raise ConfigError(
-            f"{name} as set here drops no units: model.dropout must be 0, or perturb 'dropout' with 'fed-shvr'"
+            f"model.dropout = {config.model.dropout:g} has no effect with {name} as set here; "
+            "set it to 0, or use fed-shvr with perturb = dropout"
         )
     return config
 
@@ -157,10 +158,12 @@ def configure(
     _used([*layers, given])
     name = _method_name(method, layers)
     if preset is not None and PRESETS[preset].method != name:
-        raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave one of them out")
+        raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave out one of them")
     brought = layers[-1] if file is not None else {}
     if brought.get("settings") and brought.get("method", name) != name:
-        raise ConfigError(f"{file} has settings of {brought['method']}, not of {name}; leave them or '{name}' out")
+        raise ConfigError(
+            f"{file} has settings for {brought['method']}, not for {name}; remove them, or leave out '{name}'"
+        )
     places = {_place(key, value, name): value for key, value in given.items()}
     config = _absolute(resolve(name, *layers, *(_nested(place, value) for place, value in places.items())))
     _refuse_ignored(config, places)
@@ -266,7 +269,7 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     named = [layer["method"] for layer in layers if "method" in layer]
     chosen = name if name is not None else named[-1] if named else None
     if chosen is None:
-        raise ConfigError(f"no method was named; choose one of {', '.join(METHODS)}")
+        raise ConfigError("no method was named; name one, such as semifl ('fedglean list methods' shows them all)")
     found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
     if found is None:
         raise unknown("method", str(chosen), METHODS)
@@ -277,7 +280,7 @@ def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
     """Who holds what is not to be chosen where files say it."""
     for key in ("split.labels", "split.clients", "split.partition"):
         if key in given and (file := config.holders):
-            raise ConfigError(f"'{file}' says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
+            raise ConfigError(f"'{file}' already says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -295,7 +298,9 @@ def _refuse_hidden(method: str) -> None:
     """A setting that has the name of an option could never be given."""
     hidden = sorted({*settings_of(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
     if hidden:
-        raise ConfigError(f"setting '{hidden[0]}' of {method} has the name of an option of every run; rename it")
+        raise ConfigError(
+            f"the setting '{hidden[0]}' of {method} has the same name as an option of every run; rename it"
+        )
 
 
 def _place(option: str, value: Any, method: str) -> str:
@@ -323,11 +328,12 @@ def _merged(weak: Layer, strong: Layer) -> dict[str, Any]:
     return merged
 
 
-def _refuse_unknown(layer: Layer) -> None:
+def _refuse_unknown(layer: Layer, method: str) -> None:
     known = ("method", "settings", *SECTIONS, *_TOP)
+    places = {**FLAT, **{name: f"settings.{name}" for name in settings_of(method)}}
     for key in layer:
-        if key in FLAT and key not in known:
-            raise ConfigError(f"unknown key '{key}'; did you mean '{FLAT[key]}'?")
+        if key in places and key not in known:
+            raise ConfigError(f"unknown key '{key}'; did you mean '{places[key]}'?")
         if key not in known:
             raise unknown("key", key, known)
 
@@ -335,7 +341,7 @@ def _refuse_unknown(layer: Layer) -> None:
 def _table(name: str, kind: type, layer: Any) -> dict[str, Any]:
     """The fields of one table, all of them, checked."""
     if not isinstance(layer, Mapping):
-        raise ConfigError(f"{name} must be a table of keys, not {_shown(layer)}")
+        raise ConfigError(f"{name} must be a table, [{name}] in TOML, not {_shown(layer)}")
     defaults = {field.name: field.default for field in fields(kind)}
     for key in layer:
         if key not in defaults:
@@ -402,9 +408,9 @@ def _check_names(config: Config) -> None:
     dealer(config.split.partition)
     of_form("label layout", config.split.labels, LAYOUTS)
     if config.engine.workers and config.engine.placement == "here":
-        raise ConfigError("engine.workers has no meaning where blocks run in this process; add --placement workers")
+        raise ConfigError("engine.workers has no effect in a single process; add --placement workers, or leave it out")
     if config.engine.half and not config.engine.compile:
-        raise ConfigError("engine.half works on compiled steps only; add --set compile=true")
+        raise ConfigError("engine.half works only with compiled steps; add --set compile=true")
 
 
 def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:

@@ -51,7 +51,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     if near:
-        others = f" There are {', '.join(names)}." if 1 < len(names) <= FEW else ""
+        others = f" The choices are {', '.join(names)}." if 1 < len(names) <= FEW else ""
         return ConfigError(f"unknown {kind} '{name}'; did you mean '{near[0]}'?{others}")
     if len(names) <= MANY:
         return ConfigError(f"unknown {kind} '{name}'; known: {', '.join(names)}")

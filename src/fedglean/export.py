@@ -92,7 +92,7 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape:
             raise ValueError(
-                f"images are uint8, n x {' x '.join(map(str, self.shape))}, with values 0 to 255; "
+                f"images must be uint8 from 0 to 255, n x {' x '.join(map(str, self.shape))}; "
                 f"these are {str(images.dtype).removeprefix('torch.')}, {' x '.join(map(str, images.shape))}"
             )
         return self.logits(images).softmax(-1)
@@ -150,7 +150,7 @@ def read_run(folder: Path, name: str | None = None) -> Trained:
         raise unknown("predictor", name, predictors)
     trained = Trained(name, predictors[name], *(tuple(notes[each]) for each in ("classes", "mean", "std")))
     if any(model.needs_statistics and not model.statistics for model in trained.models):
-        raise StorageError(f"{folder} has a model without batch-norm statistics; its output depends on the batch")
+        raise StorageError(f"the model of {folder} has no batch-norm statistics, so it cannot be exported")
     return trained
 
 
@@ -216,7 +216,7 @@ def _quiet() -> Iterator[None]:
 def need_onnx() -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"ONNX needs {' and '.join(missing)}, which pip install 'fedglean[export]' brings")
+        raise ConfigError(f"ONNX needs {' and '.join(missing)}; install with pip install 'fedglean[export]'")
 
 
 def _onnx_session(path: Path) -> Answer:

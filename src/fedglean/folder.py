@@ -113,17 +113,20 @@ class RunFolder:
             played = self._metrics().count(b"\n")
             if self.model_path.exists() or played > self.config().engine.checkpoint_every:
                 raise StorageError(
-                    f"the checkpoint of {self.path} is gone, so it cannot go on; 'fedglean report' still tells of it"
+                    f"the checkpoint of {self.path} is missing, so the run cannot continue; "
+                    f"'fedglean report {self.path}' still shows it"
                 )
             write_whole(self._metrics_path, b"")
             return None
         done, state, clients, notes = self.checkpoints.load()
         self._check_unchanged(notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
-            raise StorageError(f"{self.path}/split.json is not the one that the run began with; put it back")
+            raise StorageError(f"{self.path}/split.json is not the one that the run started with; restore that one")
         lines = self._metrics(notes["metrics"])
         if digest(lines) != notes["metrics_sha256"]:
-            raise StorageError(f"{self._metrics_path} is damaged: its checksum does not match")
+            raise StorageError(
+                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or start a new run"
+            )
         if self._metrics_path.stat().st_size != len(lines):
             write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
@@ -133,8 +136,8 @@ class RunFolder:
         config = self.config()
         if seal != fingerprint(config):
             what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
-            since = "was changed after the run began, or another version of fedglean began it"
-            raise StorageError(f"{what} {since}; put it back, or start a new run")
+            since = "was changed after the run started, or the run was started by another version of fedglean"
+            raise StorageError(f"{what} {since}; restore it, or start a new run")
 
     def stage(self, progress: Progress, experiment: "Experiment") -> bool:
         """Write the round that was just played; whether there is a checkpoint to commit."""
@@ -242,5 +245,5 @@ def check_no_group(path: Path) -> None:
 def _why_not(path: Path, config: Config) -> str:
     there = RunFolder(path)
     if fingerprint(there.config()) != fingerprint(config):
-        return f"{path} holds a run of another configuration; choose another folder with --out"
+        return f"{path} holds a run with another configuration; choose another folder with --out"
     return f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its result"

@@ -120,8 +120,8 @@ def _enter(addition: Addition) -> None:
             if wide or _kind(name) in map(_kind, TABLES[table].known):
                 holder = brought_by(table, name)
                 raise ConfigError(
-                    f"{addition.place(table, name)}: a {TABLES[table].word} '{name}' is in "
-                    f"{holder.title if holder else 'fedglean'} already; choose another name"
+                    f"{addition.place(table, name)}: {holder.title if holder else 'fedglean'} already has a "
+                    f"{TABLES[table].word} '{name}'; choose another name"
                 )
     for table, rows in addition.rows.items():
         TABLES[table].known.update(rows)
@@ -138,7 +138,7 @@ def _read(path: Path, again: bool) -> Addition:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}, which is to be used: {error.strerror}") from error
+        raise ConfigError(f"cannot read the Python file {path}: {error.strerror}") from error
     _READ[str(path)] = _of_file(path, text)
     return _READ[str(path)]
 
@@ -163,7 +163,7 @@ def _of_package(point: EntryPoint) -> Addition:
         module = point.load()
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{title} cannot be loaded as {point.value}: {_told(error)}; mend it, or uninstall it"
+            f"{title} cannot be loaded as {point.value}: {_told(error)}; repair or uninstall it"
         ) from error
     file = getattr(module, "__file__", None)
     text = Path(file).read_bytes() if file else b""
@@ -185,7 +185,9 @@ def _with_rows(addition: Addition, module: object) -> Addition:
                 raise ConfigError(f"{addition.place(table, name)}: {problem}")
             addition.rows.setdefault(table, {})[name] = row
     if not addition.rows:
-        raise ConfigError(f"{addition.title} adds nothing; it should have some of {', '.join(TABLES)}")
+        raise ConfigError(
+            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these dictionaries"
+        )
     return addition
 
 
@@ -193,24 +195,29 @@ def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> st
     """What is wrong with a row, if anything."""
     value = r"(:\S+)?" if table.takes_values else ""
     if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z0-9][\w.-]*{value}", name):
-        return f"{name!r} is no name for a {table.word}; take letters, digits, '-', '_' and '.'"
+        return f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and '.'"
     if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
         return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
     if not isinstance(row, table.row):
-        what = "class itself" if table.row is Entry else "function"
-        return f"the {table.word} '{name}' is of type {type(row).__name__}; give the {what} or its {table.row.__name__}"
+        what = "class" if table.row is Entry else "function"
+        kinds = f"a {what} or its {table.row.__name__}"
+        return f"the {table.word} '{name}' must be {kinds}, but is of type {type(row).__name__}"
     thing = getattr(row, fields(table.row)[0].name)
     if table.row is Entry:
         return _problem_of_method(name, thing)
-    return None if callable(thing) else f"the {table.word} '{name}' has no function but a {type(thing).__name__}"
+    return (
+        None
+        if callable(thing)
+        else f"the {table.word} '{name}' must hold a function, but holds something of type {type(thing).__name__}"
+    )
 
 
 def _problem_of_method(name: str, kind: Any) -> str | None:
     if not (isinstance(kind, type) and issubclass(kind, Method)):
-        return f"the method '{name}' is no subclass of fedglean.Method"
+        return f"the method '{name}' must be a subclass of fedglean.Method"
     lacking = sorted(kind.__abstractmethods__)
     if lacking:
-        return f"{kind.__name__} lacks {' and '.join(lacking)}"
+        return f"{kind.__name__} does not define {' and '.join(lacking)}"
     if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         return f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
     try:
@@ -223,7 +230,7 @@ def _problem_of_method(name: str, kind: Any) -> str | None:
                 f"setting '{each.name}' of {kind.__name__} has no default; write {each.name} = setting(DEFAULT, HELP)"
             )
         if not set(get_args(hints[each.name]) or [hints[each.name]]) <= set(PLAIN):
-            return f"setting '{each.name}' of {kind.__name__} must be a number, a text, or true or false"
+            return f"setting '{each.name}' of {kind.__name__} must be a number, text, or true or false"
     return None
 
 

@@ -60,7 +60,7 @@ class Result:
         """Mean accuracy over the last evaluated rounds, where single rounds swing."""
         name = self._known(name)
         if rounds < 1:
-            raise ConfigError(f"the last {rounds} rounds have no mean; take 1 or more")
+            raise ConfigError(f"the mean of the last {rounds} rounds does not exist; ask for 1 or more")
         tail = [line["accuracy"][name] for line in self.history if "accuracy" in line][-rounds:]
         return float(sum(tail) / len(tail))
 

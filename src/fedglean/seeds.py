@@ -73,7 +73,7 @@ def run_seeds(
     seeds = range(config.seed, config.seed + count)
     if seeds[-1] >= 2**63:
         raise ConfigError(
-            f"seed {seeds[-1]}, the last of {count} from {config.seed} on, is too large; begin with a smaller one"
+            f"the last of {count} seeds from {config.seed} on would be {seeds[-1]}, too large; use a smaller seed"
         )
     if out is not None:
         _check_free(out)
@@ -127,12 +127,12 @@ def ensure_seeds(
         found = replace(found, engine=replace(found.engine, executor="auto"))
     if there != seeds or fingerprint(found) != fingerprint(config):
         raise StorageError(
-            f"{folder} holds runs of another configuration or other seeds; choose another folder with --out"
+            f"{folder} holds runs with another configuration or other seeds; choose another folder with --out"
         )
     if splits is not None:
         for place, split in zip(_places(folder, seeds), splits, strict=True):
             if split_digest(RunFolder(place).split()) != split_digest(split):
-                raise StorageError(f"{place} was run on another split; choose another folder")
+                raise StorageError(f"{place} was trained on another split; choose another folder with --out")
     return resume_seeds(folder, on_rounds)
 
 
@@ -160,7 +160,9 @@ def _check_free(folder: Path) -> None:
 
 def _group(folder: Path) -> tuple[list[int], int]:
     if not is_group(folder):
-        raise StorageError(f"{folder} holds no runs of several seeds")
+        raise StorageError(
+            f"{folder} does not hold the runs of several seeds; 'fedglean resume {folder}' continues any run"
+        )
     try:
         seeds = [int(seed) for seed in json.loads((folder / "seeds.json").read_bytes())["seeds"]]
         marker = folder / "done.json"

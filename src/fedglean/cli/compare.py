@@ -78,7 +78,7 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for word in words:
         if word in named:
-            raise ConfigError(f"'{word}' is named twice; give one of them a setting of its own, as in {word}:rate=0.1")
+            raise ConfigError(f"'{word}' is named twice; give one of the two its own setting, as in {word}:rate=0.1")
         name, _, settings = word.partition(":")
         if settings and "=" not in settings.partition(",")[0]:
             raise ConfigError(f"'{word}' names a setting without a value; write it as {name}:threshold=0.8,epochs=2")

@@ -44,10 +44,12 @@ def deploy_hub(
     _need_keys(keys, insecure)
     _need_images(images)
     if (out / "config.toml").exists() and not is_federation(out):
-        raise StorageError(f"{out} holds a simulated run, not a federation's; choose another folder with --out")
+        raise StorageError(
+            f"{out} holds the run of a simulation, not of a federation; choose another folder with --out"
+        )
     times = {"deadline": deadline, "grace": grace, "gathering": gathering}
     if keys is not None and not admit:
-        raise ConfigError("no branch is admitted; name each branch's public key with --admit NUMBER=FILE")
+        raise ConfigError("no branch is admitted; give each branch's public key with --admit NUMBER=FILE")
     options = HubOptions(images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times)
     raise typer.Exit(run_hub(config, options, say))
 
@@ -79,14 +81,14 @@ def deploy_branch(
 
 def _need_keys(keys: Path | None, insecure: bool) -> None:
     if (keys is None) != insecure:
-        raise ConfigError("name the folder of keys with --keys, or choose to use none with --insecure")
+        raise ConfigError("give either the folder of keys with --keys, or --insecure to use none")
 
 
 def _need_images(folder: Path) -> None:
     if not folder.is_dir():
         raise DataError(str(no_folder(folder)))
     if not any(each.is_file() for each in folder.rglob("*")):
-        raise DataError(f"{folder} holds no files; put this party's images there")
+        raise DataError(f"{folder} holds no files; put the images there")
 
 
 def _check_device(name: str) -> None:

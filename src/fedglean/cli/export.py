@@ -62,7 +62,7 @@ def _write(path: Path, save: Callable[[Trained, Path], Answer], trained: Trained
     )
     if not found.passed:
         path.unlink()
-        raise StorageError(f"{path} was removed again: {result}")
+        raise StorageError(f"{path} was removed, because it is not the run's model: {result}")
     say(f"{path}: {result}")
 
 

@@ -43,7 +43,7 @@ def reproduce(
         print(as_markdown(render), end="")
         return
     if what is None and cell is not None:
-        raise ConfigError("--cell needs the table, figure or theorem whose part it is; name it before --cell")
+        raise ConfigError("--cell needs the name of the table, figure or theorem that it is a part of; give both")
     if what is None:
         rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
         screen().print(
@@ -54,7 +54,7 @@ def reproduce(
         raise unknown("table, figure or theorem", what, STUDIES)
     study = STUDIES[what]
     if cell is not None and not study.cells:
-        raise ConfigError(f"{what} has no parts to choose from; leave --cell out")
+        raise ConfigError(f"{what} has no parts to choose from; leave out --cell")
     if cell == "list":
         print("\n".join(study.cells))
         return
@@ -63,7 +63,7 @@ def reproduce(
     options = tuple(map(assignment, set or []))
     given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
     if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
-        raise ConfigError(f"{' and '.join(idle)} would change nothing in {what}; leave it out")
+        raise ConfigError(f"{what} does not use {' and '.join(idle)}; leave that out")
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
     wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
     try:

@@ -127,7 +127,7 @@ def assignment(text: str) -> tuple[str, Any]:
         raise ConfigError(f"'--set {text}' is not an assignment; write '--set key=value'")
     if key in OUTSIDE:
         raise ConfigError(
-            f"'--set {text}' comes too late, because {key} decides which settings there are; {OUTSIDE[key]}"
+            f"'--set {text}' cannot choose the {key}, which decides what settings there are; {OUTSIDE[key]}"
         )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]

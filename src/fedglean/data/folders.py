@@ -45,7 +45,9 @@ class File:
 def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     """The federation that `root` describes."""
     if not root.is_dir():
-        raise DataError(f"{root} is no folder; expected one with hub/CLASS, clients/NAME and perhaps test/CLASS in it")
+        raise DataError(
+            f"{root} is not a folder; name one with hub/CLASS, clients/NAME and optionally test/CLASS in it"
+        )
     clients = subfolders(root / "clients")
     classes = class_names(root)
     hub = list(labelled_files(root / "hub", classes))
@@ -56,7 +58,7 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     train = hub + [file for number, client in enumerate(clients) for file in files_held(client, number, classes)]
     if not train or not test:
         raise DataError(
-            f"{root} has no {'training' if test else 'test'} images; expected hub/CLASS, clients/NAME, test/CLASS"
+            f"{root} has no {'training' if test else 'test'} images; put them into hub/CLASS, clients/NAME, test/CLASS"
         )
     images = pixels_of([*train, *test])
     return federated(
@@ -88,7 +90,7 @@ def subfolders(folder: Path) -> list[Path]:
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in inside:
         if path.is_file() and path.suffix.lower() in _SUFFIXES:
-            raise DataError(f"{path} lies outside of any folder; move it into a folder of {folder}")
+            raise DataError(f"{path} lies beside the folders in {folder}; move it into one of them")
     return [path for path in inside if path.is_dir()]
 
 
@@ -101,10 +103,10 @@ def _files(folder: Path) -> list[Path]:
         seen.update(visible.values())
         found += [Path(place, name) for name in names if not name.startswith(".")]
     if other := next((path for path in sorted(found) if path.suffix.lower() in _OTHER_IMAGES), None):
-        raise DataError(f"{other} is an image of a kind that is not read; convert it to png or jpg, or remove it")
+        raise DataError(f"{other} is of a kind that cannot be read; convert it to png or jpg, or remove it")
     images = sorted(path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file())
     if odd := next((path for path in images if not str(path).isprintable()), None):
-        raise DataError(f"{str(odd)!a} has a name that cannot be shown, in UTF-8 at least; rename it")
+        raise DataError(f"{str(odd)!a} has characters in its name that cannot be shown; rename it")
     return images
 
 
@@ -113,9 +115,9 @@ def class_names(root: Path) -> tuple[str, ...]:
     place = root / ("hub" if subfolders(root / "hub") else "test")
     named = tuple(folder.name for folder in subfolders(place))
     if _UNLABELLED in named:
-        raise DataError(f"{place / _UNLABELLED} is no class; images without labels belong to a client")
+        raise DataError(f"{place / _UNLABELLED} is not a class; move images without labels to a client")
     if not named:
-        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, which name the classes; add one of them")
+        raise DataError(f"{root} has neither hub/CLASS nor test/CLASS, so its classes are unknown; add one of them")
     return named
 
 
@@ -123,10 +125,10 @@ def labelled_files(folder: Path, classes: tuple[str, ...]) -> Iterator[File]:
     """The images of hub/ or test/, whose folders are classes and nothing else."""
     for inside in subfolders(folder):
         if inside.name not in classes:
-            raise DataError(f"{inside} is no class of the training images; known: {', '.join(classes)}")
+            raise DataError(f"{inside} is not one of the classes {', '.join(classes)}; rename or remove it")
         files = _files(inside)
         if not files:
-            raise DataError(f"{inside} is empty; put images of the class into it or remove it")
+            raise DataError(f"{inside} holds no images; add some of that class, or remove it")
         yield from (File(path, classes.index(inside.name)) for path in files)
 
 
@@ -136,10 +138,10 @@ def files_held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[
     strange = sorted(set(folders) - {*classes, _UNLABELLED})
     written = {_spoken(name): name for name in classes}
     if alike := next((name for name in strange if _spoken(name) in written), None):
-        raise DataError(f"{client / alike} is not written as the class '{written[_spoken(alike)]}' is; rename one")
+        raise DataError(f"{client / alike} is spelt differently from the class '{written[_spoken(alike)]}'; rename one")
     if strange and set(folders) & set(classes):
         raise DataError(
-            f"{client / strange[0]} lies next to class folders but is no class; rename it to one of "
+            f"{client / strange[0]} is beside folders of classes but is not a class; rename it to one of "
             f"{', '.join(classes)}, or move its images into '{_UNLABELLED}'"
         )
     for path in _files(client):
@@ -167,7 +169,7 @@ def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: fl
         ranked = sorted(chance, key=lambda file: (chance[file], file.path))
         if len(ranked) < 2:
             raise DataError(
-                f"{root / 'hub' / name} has a single image, too few to hold one out; add more, or add test/CLASS"
+                f"{root / 'hub' / name} has only one image, and one is needed for testing; add more, or add test/CLASS"
             )
         below = sum(value < fraction for value in chance.values())
         test.update(ranked[: min(max(below, 1), len(ranked) - 1)])
@@ -186,7 +188,7 @@ def pixels_of(files: list[File]) -> NDArray[np.uint8]:
         image = _decode(file.path)
         if image.shape != first.shape:
             raise DataError(
-                f"{file.path} is {_described(image)} but {files[0].path} is {_described(first)}; bring all images "
+                f"{file.path} is {_described(image)}, but {files[0].path} is {_described(first)}; convert all images "
                 "to one size and one kind"
             )
         images[number] = image
@@ -213,9 +215,9 @@ def read_image(path: Path) -> Image.Image:
             kind = "L" if mode in _GREY else "RGB" if mode in _COLOUR else ""
             image = _on_white(ImageOps.exif_transpose(file)).convert(kind) if kind else None
     except Exception as error:  # Pillow's parsers raise whatever they trip over
-        raise DataError(f"{path} is no readable image ({error}); replace or remove it") from error
+        raise DataError(f"{path} cannot be read as an image ({error}); replace or remove it") from error
     if image is None:
-        raise DataError(f"{path} has pixels of kind '{mode}'; save it with 8 bits a channel, grey or colour")
+        raise DataError(f"{path} has pixels of kind '{mode}'; save it in grey or colour with 8 bits per channel")
     return image
 
 

@@ -79,15 +79,17 @@ def make_split(labels: Tensor, classes: int, clients: int, partition: str, who: 
     if labels.ndim != 1 or len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
     if not 1 <= clients <= len(labels):
-        raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use fewer")
+        raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use from 1 to {len(labels)} clients")
     pool = Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
     given = layout.give(pool, who, who.partition(":")[2])
     if not isinstance(given, tuple) or len(given) != 3:
-        raise ConfigError(f"'{who}' must give three parts: the hub's images, the clients' labelled and unlabelled ones")
+        raise ConfigError(
+            f"'{who}' must return three parts: the hub's images, the clients' labelled and unlabelled ones"
+        )
     hub, labelled, unlabelled = given
     if (len(labelled), len(unlabelled)) != (clients, clients):
         made = f"{len(labelled)} labelled and {len(unlabelled)} unlabelled parts"
-        raise ConfigError(f"'{who}' made {made} for {clients} clients; it must make one of each for each")
+        raise ConfigError(f"'{who}' made {made} for {clients} clients; it must make one of each per client")
     return Split(_tensor(hub), tuple(map(_tensor, labelled)), tuple(map(_tensor, unlabelled)))
 
 
@@ -103,13 +105,13 @@ def _hub(pool: Pool, who: str, value: str) -> Holdings:
     count, classes = whole(value, who), pool.classes
     have = np.bincount(pool.truth, minlength=classes)
     if (most := int(have.min()) * classes) < count:
-        few = f"class {have.argmin()} has only {have.min()} images"
-        advice = f"use at most {most}" if most else "every class needs some"
-        raise ConfigError(f"'{who}' needs {-(-count // classes)} images of every class but {few}; {advice}")
+        few = f"class {have.argmin()} has only {have.min()}"
+        advice = f"use at most hub:{most}" if most else "every class needs some"
+        raise ConfigError(f"'{who}' needs {-(-count // classes)} images of every class, but {few}; {advice}")
     if count % classes:
         low = count - count % classes
         near = f"hub:{low} or hub:{low + classes}" if low else f"hub:{classes}"
-        raise ConfigError(f"'{who}' cannot be equal for {classes} classes; use {near}")
+        raise ConfigError(f"'{who}' cannot be divided equally among {classes} classes; use {near}")
     # Sorted by class as in SemiFL's code: its batch-norm statistics depend on the order.
     groups = pool.by_class(pool.all(), "hub")
     hub = np.concatenate([group[: count // classes] for group in groups])
@@ -126,7 +128,7 @@ def _each(pool: Pool, who: str, value: str) -> Holdings:
     least = min(len(images) for images in held)
     if least < count:
         advice = f"use at most each:{least}" if least else "use fewer clients or another partition"
-        raise ConfigError(f"'{who}' needs {count} images at every client but one has only {least}; {advice}")
+        raise ConfigError(f"'{who}' needs {count} images at every client, but one has only {least}; {advice}")
     chosen = [_in_turn(pool, images, k)[:count] for k, images in enumerate(held)]
     pairs = list(zip(held, chosen, strict=True))
     return np.empty(0, np.int64), [images[mine] for images, mine in pairs], [np.delete(*pair) for pair in pairs]
@@ -143,7 +145,7 @@ def _in_turn(pool: Pool, images: Indices, client: int) -> Indices:
 def _fraction(pool: Pool, who: str, value: str) -> Holdings:
     shares = [real(text, who, 0, 1) for text in value.split(",")]
     if len(shares) > pool.clients:
-        raise ConfigError(f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one a client")
+        raise ConfigError(f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one per client")
     held = pool.deal(pool.all(), pool.clients, "images")
     counts = [int(shares[k % len(shares)] * len(images) + 0.5) for k, images in enumerate(held)]
     pairs = list(zip(held, counts, strict=True))
@@ -157,12 +159,14 @@ def _all(pool: Pool, who: str, value: str) -> Holdings:
 def _hassle(pool: Pool, who: str, value: str) -> Holdings:
     """Fully labelled clients share half of the labels where there are both kinds, as in the release."""
     if not value.endswith("%"):
-        raise ConfigError(f"'{who}' needs a percentage; write '{who.removesuffix(value)}10%'")
+        raise ConfigError(f"'{who}' needs a percentage; write it as '{who.removesuffix(value)}10%'")
     share = real(value[:-1], who, 0, 100) / 100
     full, partial, none = _members(who, pool.clients, share)
     marked, rest = _stratified(pool, pool.all(), round(share * len(pool.truth)), "labelled")
     if len(marked) < (2 * max(full, partial) if full and partial else full + partial):
-        raise ConfigError(f"'{who}' is {len(marked)} labels for {full + partial} clients; use a larger percentage")
+        raise ConfigError(
+            f"'{who}' makes {len(marked)} labels, too few for {full + partial} clients; use a larger percentage"
+        )
     fully, partly = _shared(pool, marked, full, partial)
     count = _unlabelled_at_partial(pool, who, len(partly), len(rest), partial, none)
     mine, others = _stratified(pool, rest, count, "unlabelled")
@@ -186,7 +190,7 @@ def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     }[layout]
     kinds = {"PL": 1, "ALL": 3}.get(layout, 2)
     if clients < kinds:
-        raise ConfigError(f"'{who}' has {kinds} kinds of clients and needs at least {kinds} of them, not {clients}")
+        raise ConfigError(f"'{who}' has {kinds} kinds of clients, so it needs at least {kinds} clients, not {clients}")
     return members
 
 
@@ -230,7 +234,7 @@ def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDAr
     """Labels by client and class, and who knows which: `share` classes each, every class as often, give or take one."""
     have, draw = np.bincount(pool.truth, minlength=pool.classes), pool.draw("known classes")
     if not 1 <= share <= min(count, pool.classes):
-        raise ConfigError(f"'{who}' needs at least {max(2, share)} classes and {max(1, share)} labels a client")
+        raise ConfigError(f"'{who}' needs at least {max(2, share)} classes and {max(1, share)} labels per client")
     wanted = np.zeros((pool.clients, pool.classes), np.int64)
     for row in wanted:
         known = np.lexsort((draw.random(pool.classes), (wanted > 0).sum(0)))[:share]
@@ -238,7 +242,7 @@ def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDAr
     if (short := have - wanted.sum(0)).min() < 0:
         kind = short.argmin()
         need = f"{wanted[:, kind].sum()} images of class {kind}"
-        raise ConfigError(f"'{who}' needs {need} but there are {have[kind]}; use fewer labels or clients")
+        raise ConfigError(f"'{who}' needs {need}, but there are {have[kind]}; use fewer labels or clients")
     return wanted, wanted > 0
 
 
@@ -246,7 +250,7 @@ def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
     """The partition's plan, bent as little as needed for the ratio; images for which there is no place stay out."""
     count, comma, ratio_text = value.partition(",")
     if not comma:
-        raise ConfigError(f"'{who}' is no label layout; write it as 'mismatch:N,RATIO'")
+        raise ConfigError(f"'{who}' is not a valid label layout; write it as 'mismatch:N,RATIO'")
     ratio = real(ratio_text, who, 0, 1)
     wanted, known = _wanted(pool, who, whole(count, who), min(max(1, round(0.6 * pool.classes)), pool.classes - 1))
     groups = pool.by_class(pool.all(), "labels")

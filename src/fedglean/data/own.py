@@ -67,22 +67,22 @@ def _split(own: Collected) -> Split:
 
 def _refuse(own: Collected) -> None:
     if not own.clients:
-        raise DataError(f"{own.source} has no client; a federation needs at least one")
+        raise DataError(f"{own.source} has no clients; add at least one")
     for number, client in enumerate(own.clients):
         if not (own.owners == number).any():
-            raise DataError(f"client '{client}' in {own.source} has no images; give it some or remove it")
+            raise DataError(f"client '{client}' in {own.source} has no images; add some, or remove it")
     if own.images.min() == own.images.max():
-        raise DataError(f"all pixels of all training images in {own.source} are alike; there is nothing to learn from")
+        raise DataError(
+            f"all pixels of all training images in {own.source} are the same; nothing can be learnt from them"
+        )
     known = np.unique(own.labels[own.labels != UNKNOWN])
     if not len(known):
-        raise DataError(
-            f"{own.source} has no labelled image anywhere; label a few for each class at the hub or at a client"
-        )
+        raise DataError(f"{own.source} has no labelled images; label a few of each class, at the hub or at a client")
     if lacking := sorted(set(known.tolist()) - set(own.test_labels.tolist())):
         named = own.classes[lacking[0]]
         raise DataError(
-            f"the test set of {own.source} lacks the class '{named}', which has labelled images; add some to it"
+            f"the test set of {own.source} has no images of the class '{named}', which has labels; add some"
         )
     if unheard := sorted(set(own.test_labels.tolist()) - set(known.tolist())):
         named = own.classes[unheard[0]]
-        raise DataError(f"the test set of {own.source} has the class '{named}', of which nobody has a labelled image")
+        raise DataError(f"nobody in {own.source} has labels of the class '{named}' of the test set; add some")

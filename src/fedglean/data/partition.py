@@ -76,7 +76,7 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
     """Every image to one of the clients; a pure function of the key."""
     if clients > len(images):
         raise ConfigError(
-            f"{clients} clients cannot share {len(images)} images; use at most {len(images)}, or leave them more images"
+            f"{clients} clients cannot share {len(images)} images; use at most {len(images)} clients, or fewer labels"
         )
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))
@@ -93,7 +93,7 @@ def of_form(what: str, spec: str, forms: Mapping[str, Thing]) -> Thing:
     if kind not in kinds:
         raise unknown(what, kind, kinds)
     if (":" in kinds[kind]) != bool(value) or (colon and not value):
-        raise ConfigError(f"'{spec}' is no {what}; write it as '{kinds[kind]}'")
+        raise ConfigError(f"'{spec}' is not a valid {what}; write it as '{kinds[kind]}'")
     return forms[kinds[kind]]
 
 
@@ -156,7 +156,7 @@ def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share:
     if clients * share < len(groups):
         need = -(-len(groups) // clients)
         raise ConfigError(
-            f"{clients} clients of {share} classes leave out some of {len(groups)}; use classes:{need} or more"
+            f"{clients} clients with {share} of {len(groups)} classes each leave some out; use classes:{need} or more"
         )
     shards = np.full(len(groups), clients * share // len(groups))
     shards[draw.permutation(len(groups))[: clients * share % len(groups)]] += 1

@@ -53,11 +53,11 @@ def load(
     if root is None and source.on_disk:
         place = "mine.npz" if name == "npz" else "FOLDER"
         raise ConfigError(
-            f"the data set '{name}' is read from disk; say where it lies with --data-root {place}, "
-            "or take 'digits', which is built in"
+            f"the data set '{name}' is read from disk; say where it is with --data-root {place}, "
+            "or use 'digits', which is built in"
         )
     if root is not None and name == "digits":
-        raise ConfigError(f"digits are built in and nothing of {root} is read; for images of yours say --data folder")
+        raise ConfigError(f"'digits' is built in and reads nothing from {root}; for your own images use --data folder")
     options: dict[str, Any] = {"allow_partial": allow_partial} if name in PUBLISHED else {}
     options |= {"test_fraction": test_fraction} if name == "folder" else {}
     dataset = source.load(None if root is None else Path(root), **options)
@@ -71,7 +71,7 @@ def check_name(name: str) -> None:
         return
     if (place := Path(name)).exists():
         raise ConfigError(
-            f"'{name}' is a place on disk, not the name of a data set; for images of your own say "
+            f"'{name}' is a path on disk, not the name of a data set; for your own images use "
             f"--data {'folder' if place.is_dir() else 'npz'} --data-root {name}"
         )
     raise unknown("data set", name, DATASETS)
@@ -79,9 +79,9 @@ def check_name(name: str) -> None:
 
 def _some_of(dataset: Dataset, images: int) -> Dataset:
     if dataset.given is not None:
-        raise ConfigError(f"in '{dataset.name}' it is given who holds what, so data.images cannot choose; leave it out")
+        raise ConfigError(f"'{dataset.name}' says itself who holds which images; leave out data.images")
     if images > (count := len(dataset.train_images)):
-        raise ConfigError(f"{dataset.name} has {count} training images, not {images}; give data.images at most {count}")
+        raise ConfigError(f"data.images is {images}, but {dataset.name} has only {count} training images; use {count}")
     chosen = order(key(0, "images"), count)[:images].sort().values
     return replace(dataset, train_images=dataset.train_images[chosen], train_labels=dataset.train_labels[chosen])
 
@@ -109,12 +109,16 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
 def _found(known: Published, root: Path) -> Found:
     found = find(known.layouts, root)
     if found is None and find(known.layouts, above := root.absolute().parent):
-        raise DataError(f"there is no {known.name} in {root} but in the folder above; say --data-root {above}")
+        raise DataError(
+            f"there is no {known.name} in {root}, but there is in the folder above; use --data-root {above}"
+        )
     if found is None:
         where = places(known.layouts)
-        raise DataError(f"there is no {known.name} in {root}; get it with {known.fetch}. Looked for {where}")
+        raise DataError(
+            f"there is no {known.name} in {root}; get it with {known.fetch}, or name a folder that has {where}"
+        )
     if found.missing:
-        raise DataError(f"{known.name} is not whole: {found.missing[0]} is missing; get it with {known.fetch}")
+        raise DataError(f"{known.name} is incomplete: {found.missing[0]} is missing; get it with {known.fetch}")
     return found
 
 
@@ -123,8 +127,8 @@ def _decode(known: Published, found: Found) -> Tensors:
     for part in parts:
         if digest(part) != known.digests.get(part.name):
             raise DataError(
-                f"{part.source} does not hold the published images or labels of {known.name} (part '{part.name}' has "
-                f"another checksum); fetch it again with {known.fetch}"
+                f"{part.source} does not hold the published images or labels of {known.name} (the checksum of part "
+                f"'{part.name}' differs); get it again with {known.fetch}"
             )
     tensors: dict[str, Tensor] = {}
     for split in ("train", "test"):
@@ -156,7 +160,7 @@ def _check_complete(known: Published, tensors: Tensors, root: Path, allow_partia
         raise DataError(f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}")
     if not allow_partial:
         raise DataError(
-            f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}, or go on with these by "
+            f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}, or use these with "
             "--allow-partial"
         )
 
@@ -164,7 +168,7 @@ def _check_complete(known: Published, tensors: Tensors, root: Path, allow_partia
 def _check(name: str, dataset: Dataset) -> None:
     """What the rest relies on; a function of the user's own may have made it."""
     if not isinstance(dataset, Dataset):
-        raise DataError(f"'{name}' gave a {type(dataset).__name__} in place of a fedglean.data.dataset.Dataset")
+        raise DataError(f"'{name}' must return a fedglean.data.dataset.Dataset, not a {type(dataset).__name__}")
     channels, classes = len(dataset.mean), len(dataset.classes)
     parts = {
         "training": (dataset.train_images, dataset.train_labels),

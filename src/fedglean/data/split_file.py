@@ -37,7 +37,7 @@ def load_split(path: Path | str) -> Split:
         content = json.loads(raw)["content"]
         split = _split(content)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StorageError(f"'{path}' is no split file or is damaged; make it again with the same seed") from error
+        raise StorageError(f"'{path}' is not a split file, or is damaged; make it again with the same seed") from error
     if raw != _encode(content):
         raise StorageError(f"'{path}' was changed after it was saved (its checksum differs); make it again")
     return split
@@ -58,7 +58,7 @@ def of_this(split: Split, dataset: Dataset) -> Split:
     """The split, if it is not of another data set; it says so from now on."""
     if split.data not in ("", dataset.digest):
         raise DataError(
-            "images, labels or classes are not those that the split was made of; bring them back, or begin anew"
+            "the images, labels or classes are not those that the split was made from; restore them, or split anew"
         )
     return replace(split, data=dataset.digest)
 
@@ -66,18 +66,18 @@ def of_this(split: Split, dataset: Dataset) -> Split:
 def check_split(split: Split, images: int, labels: Tensor | None = None) -> None:
     """Refuse a split that does not fit the data set: every image at most once, in range, labelled ones with a label."""
     if len(split.labelled) != len(split.unlabelled) or len(split.names) not in (0, len(split.labelled)):
-        raise DataError("a split needs labelled and unlabelled images, and a name or none, for every client")
+        raise DataError("a split must list labelled and unlabelled images for every client, and names for all or none")
     known = torch.cat([split.hub, *split.labelled])
     held = torch.cat([known, *split.unlabelled])
     if len(held) and not 0 <= int(held.min()) <= int(held.max()) < images:
         outside = int(held.min() if held.min() < 0 else held.max())
-        raise DataError(f"the split has image {outside} but there are {images} images; is it for other data?")
+        raise DataError(f"the split lists image {outside}, but there are {images} images; it was made for other data")
     counts = torch.bincount(held)
     if len(held) and int(counts.max()) > 1:
-        raise DataError(f"the split has image {int(counts.argmax())} twice; every image must be in one place")
+        raise DataError(f"the split lists image {int(counts.argmax())} twice; every image must be in one place")
     if labels is not None and len(known) and int(labels[known].min()) < 0:
         missing = int(known[labels[known].argmin()])
-        raise DataError(f"the split counts image {missing} as labelled but the data set has no label for it")
+        raise DataError(f"the split lists image {missing} as labelled, but the data set has no label for it")
 
 
 def _content(split: Split) -> dict[str, Any]:
