@@ -117,6 +117,9 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
     ("words", "sentence"),
     [
         ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
+        ("run SemiFL", "did you mean 'semifl'?"),
+        ("run hub_only", "did you mean 'hub-only'?"),
+        ("run label-only", "did you mean 'labels-only'?"),
         ("run", "no method was named; name one, such as semifl"),
         ("run semifl --data digts", "unknown data set 'digts'; did you mean 'digits'?"),
         ("run semifl --data .", "use --data folder --data-root ."),
@@ -143,6 +146,7 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run semifl --workers 2", "add --placement workers"),
         ("run --preset hassle", "such as hassle/cifar10-10"),
         ("compare semifl:threshold hub-only", "write it as semifl:threshold=0.8,epochs=2"),
+        ("compare semifl: hub-only", "write it as semifl:threshold=0.8,epochs=2"),
         ("partition --out who.xyz", "names no kind of picture; write it as who.png"),
         ("partition --out who", "names no kind of picture; write it as who.png"),
         ("list methds", "unknown list 'methds'; did you mean 'methods'?"),

@@ -272,7 +272,7 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
         raise ConfigError("no method was named; name one, such as semifl ('fedglean list methods' shows them all)")
     found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
     if found is None:
-        raise unknown("method", str(chosen), METHODS)
+        raise unknown("method", str(chosen), [*METHODS, *ALIASES])
     return found
 
 

@@ -49,14 +49,20 @@ class RoundError(FedgleanError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: says what is close, and all there is where that is little or nothing is close."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    alike = {_spelt(each): each for each in names}
+    near = get_close_matches(_spelt(name), alike, n=1)
     if near:
         others = f" The choices are {', '.join(names)}." if 1 < len(names) <= FEW else ""
-        return ConfigError(f"unknown {kind} '{name}'; did you mean '{near[0]}'?{others}")
+        return ConfigError(f"unknown {kind} '{name}'; did you mean '{alike[near[0]]}'?{others}")
     if len(names) <= MANY:
         return ConfigError(f"unknown {kind} '{name}'; known: {', '.join(names)}")
     some = [each for each in names if each.startswith(name)] or names
     return ConfigError(f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}")
+
+
+def _spelt(name: str) -> str:
+    """Without what people mix up: the papers' capitals, and hyphens with underscores."""
+    return name.lower().replace("_", "-")
 
 
 def plain(text: str) -> str:

@@ -79,8 +79,8 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
     for word in words:
         if word in named:
             raise ConfigError(f"'{word}' is named twice; give one of the two its own setting, as in {word}:rate=0.1")
-        name, _, settings = word.partition(":")
-        if settings and "=" not in settings.partition(",")[0]:
+        name, colon, settings = word.partition(":")
+        if colon and "=" not in settings.partition(",")[0]:
             raise ConfigError(f"'{word}' names a setting without a value; write it as {name}:threshold=0.8,epochs=2")
         kind = "preset" if name in PRESETS else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
