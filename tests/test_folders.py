@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedglean.data import folders
 from fedglean.data.folders import File, _chance, hold_out, read_image
 from fedglean.data.sources import Dataset, load
-from fedglean.errors import ConfigError, DataError
+from fedglean.errors import DataError
 
 
 def paint(path: Path, grey: int, size: tuple[int, int] = (16, 16), mode: str = "L") -> None:
@@ -121,23 +123,24 @@ def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path
         paint(tmp_path / "hub" / "cat" / f"{number}.png", number)
         paint(tmp_path / "hub" / "dog" / f"{number}.png", 100 + number)
     paint(tmp_path / "clients" / "x" / "0.png", 200)
-    dataset = load("folder", tmp_path, test_fraction=0.3)
+    dataset = load("folder", tmp_path)
     assert dataset.given is not None
     test, train = set(grey_levels(dataset.test_images)), set(held(dataset, dataset.given.hub)[0])
     assert not test & train and len(test | train) == 80
-    assert 12 <= len(test) <= 36 and set(dataset.test_labels.tolist()) == {0, 1}
+    assert 6 <= len(test) <= 28 and set(dataset.test_labels.tolist()) == {0, 1}
     for number in range(40, 45):
         paint(tmp_path / "hub" / "cat" / f"{number}.png", number)
-    grown = load("folder", tmp_path, test_fraction=0.3)
+    grown = load("folder", tmp_path)
     assert {level for level in grey_levels(grown.test_images) if not 40 <= level < 45} == test
 
 
-@given(fraction=st.floats(0.01, 0.99), sizes=st.lists(st.integers(2, 9), min_size=1, max_size=4))
-def test_every_class_keeps_an_image_on_both_sides(fraction: float, sizes: list[int]) -> None:
+@given(share=st.floats(0.01, 0.99), sizes=st.lists(st.integers(2, 9), min_size=1, max_size=4))
+def test_every_class_keeps_an_image_on_both_sides(share: float, sizes: list[int]) -> None:
     root = Path("root")
     classes = tuple(f"class {number}" for number in range(len(sizes)))
     hub = [File(root / "hub" / classes[c] / f"{n}.png", c) for c, size in enumerate(sizes) for n in range(size)]
-    train, test = hold_out(root, hub, classes, fraction)
+    with patch.object(folders, "HELD_OUT", share):
+        train, test = hold_out(root, hub, classes)
     assert sorted(train + test, key=hub.index) == hub
     assert {file.label for file in train} == {file.label for file in test} == set(range(len(sizes)))
 
@@ -146,13 +149,6 @@ def test_the_chance_to_be_held_out_is_uniform_over_names() -> None:
     values = sorted(_chance(Path(f"hub/cat/{number}.png"), Path("hub")) for number in range(2000))
     distance = max(abs(value - (rank + 0.5) / 2000) for rank, value in enumerate(values))
     assert distance < 1.63 / 2000**0.5
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 2])
-def test_a_senseless_fraction_is_refused(fraction: float, root: Path) -> None:
-    shutil.rmtree(root / "test")
-    with pytest.raises(ConfigError, match="expected a number between 0 and 1"):
-        load("folder", root, test_fraction=fraction)
 
 
 def test_a_class_of_one_image_cannot_be_held_out(tmp_path: Path) -> None:

@@ -24,13 +24,15 @@ from PIL import Image, ImageOps
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import HUB, UNKNOWN, Collected, federated
-from fedglean.errors import ConfigError, DataError
+from fedglean.errors import DataError
 from fedglean.randomness import key, uniform
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm"})
 #: Images too, but not read here: passed over, they would be missing without a word.
 _OTHER_IMAGES = frozenset({".heic", ".heif", ".avif", ".jp2", ".dcm", ".dicom", ".dng", ".svg"})
 _UNLABELLED = "unlabelled"
+#: The share of a hub's images that is its test set, where it has no other.
+HELD_OUT = 0.2
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
 
@@ -42,7 +44,7 @@ class File:
     owner: int = HUB
 
 
-def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
+def from_folder(root: Path) -> Dataset:
     """The federation that `root` describes."""
     if not root.is_dir():
         raise DataError(
@@ -54,7 +56,7 @@ def from_folder(root: Path, test_fraction: float = 0.2) -> Dataset:
     if (root / "test").is_dir():
         test = list(labelled_files(root / "test", classes))
     else:
-        hub, test = hold_out(root, hub, classes, test_fraction)
+        hub, test = hold_out(root, hub, classes)
     train = hub + [file for number, client in enumerate(clients) for file in files_held(client, number, classes)]
     if not train or not test:
         raise DataError(
@@ -154,15 +156,11 @@ def _spoken(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: float) -> tuple[list[File], list[File]]:
+def hold_out(root: Path, hub: list[File], classes: tuple[str, ...]) -> tuple[list[File], list[File]]:
     """Part of every class by the hash of each file's own name, so that a new file moves no other one.
 
     In a class so small that chance would leave one side empty, the first or last by hash changes sides.
     """
-    if not 0 < fraction < 1:
-        raise ConfigError(
-            f"the fraction held out for testing is {fraction}; expected a number between 0 and 1, such as 0.2"
-        )
     test: set[File] = set()
     for label, name in enumerate(classes):
         chance = {file: _chance(file.path, root / "hub") for file in hub if file.label == label}
@@ -171,7 +169,7 @@ def hold_out(root: Path, hub: list[File], classes: tuple[str, ...], fraction: fl
             raise DataError(
                 f"{root / 'hub' / name} has only one image, and one is needed for testing; add more, or add test/CLASS"
             )
-        below = sum(value < fraction for value in chance.values())
+        below = sum(value < HELD_OUT for value in chance.values())
         test.update(ranked[: min(max(below, 1), len(ranked) - 1)])
     return [file for file in hub if file not in test], [file for file in hub if file in test]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,17 +35,11 @@ class Source:
     on_disk: bool = False
 
 
-def load(
-    name: str,
-    root: Path | None = None,
-    allow_partial: bool = False,
-    test_fraction: float = 0.2,
-    images: int | None = None,
-) -> Dataset:
+def load(name: str, root: Path | None = None, allow_partial: bool = False, images: int | None = None) -> Dataset:
     """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need none).
 
-    `allow_partial` accepts a published set of which only some parts are on disk; `test_fraction` is what is held out
-    of a user's folder that has no test set; `images` takes so many of the training images, the same ones in every run.
+    `allow_partial` accepts a published set of which only some parts are on disk; `images` takes so many of the training
+    images, the same ones in every run.
     """
     check_name(name)
     source = DATASETS[name]
@@ -58,8 +51,7 @@ def load(
         )
     if root is not None and name == "digits":
         raise ConfigError(f"'digits' is built in and reads nothing from {root}; for your own images use --data folder")
-    options: dict[str, Any] = {"allow_partial": allow_partial} if name in PUBLISHED else {}
-    options |= {"test_fraction": test_fraction} if name == "folder" else {}
+    options = {"allow_partial": allow_partial} if name in PUBLISHED else {}
     dataset = source.load(None if root is None else Path(root), **options)
     _check(name, dataset)
     return dataset if images is None else _some_of(dataset, images)

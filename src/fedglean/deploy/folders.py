@@ -80,14 +80,14 @@ class HubImages:
                        mark=self.mark)  # fmt: skip
 
 
-def hub_images(root: Path, test_fraction: float = 0.2) -> HubImages:
+def hub_images(root: Path) -> HubImages:
     """As `data.folders` reads the hub's part. A hub without labels needs test/CLASS, which then names the classes."""
     classes = class_names(root)
     hub = list(labelled_files(root / "hub", classes))
     if subfolders(root / "test"):
         test = list(labelled_files(root / "test", classes))
     else:
-        hub, test = hold_out(root, hub, classes, test_fraction)
+        hub, test = hold_out(root, hub, classes)
     images = torch.from_numpy(pixels_of([*hub, *test]))
     labels, test_labels = (_labels(part) for part in (hub, test))
     return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels, mark_of(root, [*hub, *test]))
