@@ -356,6 +356,14 @@ def test_each_party_reads_its_own_part_of_what_a_simulation_reads(root: Path, tm
         assert len(ours) == len(theirs)
 
 
+def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulation(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "own", ignore=shutil.ignore_patterns("test"))
+    (tmp_path / "own" / "test").mkdir()
+    whole, hub = from_folder(tmp_path / "own"), hub_images(tmp_path / "own")
+    assert whole.given is not None and len(whole.given.hub) == len(hub.images)
+    assert torch.equal(whole.test_images, hub.test_images)
+
+
 def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path, tmp_path: Path) -> None:
     (tmp_path / "test").symlink_to(root / "test")
     hub = hub_images(tmp_path)

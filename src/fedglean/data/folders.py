@@ -51,17 +51,8 @@ def from_folder(root: Path) -> Dataset:
             f"{root} is not a folder; name one with hub/CLASS, clients/NAME and optionally test/CLASS in it"
         )
     clients = subfolders(root / "clients")
-    classes = class_names(root)
-    hub = list(labelled_files(root / "hub", classes))
-    if (root / "test").is_dir():
-        test = list(labelled_files(root / "test", classes))
-    else:
-        hub, test = hold_out(root, hub, classes)
+    classes, hub, test = at_the_hub(root)
     train = hub + [file for number, client in enumerate(clients) for file in files_held(client, number, classes)]
-    if not train or not test:
-        raise DataError(
-            f"{root} has no {'training' if test else 'test'} images; put them into hub/CLASS, clients/NAME, test/CLASS"
-        )
     images = pixels_of([*train, *test])
     return federated(
         "folder",
@@ -110,6 +101,15 @@ def _files(folder: Path) -> list[Path]:
     if odd := next((path for path in images if not str(path).isprintable()), None):
         raise DataError(f"{str(odd)!a} has characters in its name that cannot be shown; rename it")
     return images
+
+
+def at_the_hub(root: Path) -> tuple[tuple[str, ...], list[File], list[File]]:
+    """The classes, what the hub holds, perhaps nothing, and the test set."""
+    classes = class_names(root)
+    hub = list(labelled_files(root / "hub", classes))
+    if subfolders(root / "test"):
+        return classes, hub, list(labelled_files(root / "test", classes))
+    return classes, *hold_out(root, hub, classes)
 
 
 def class_names(root: Path) -> tuple[str, ...]:

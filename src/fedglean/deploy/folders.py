@@ -14,16 +14,7 @@ import torch
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.folders import (
-    File,
-    class_names,
-    files_held,
-    hold_out,
-    labelled_files,
-    mark_of,
-    pixels_of,
-    subfolders,
-)
+from fedglean.data.folders import File, at_the_hub, files_held, mark_of, pixels_of
 from fedglean.data.images import Images
 from fedglean.data.own import UNKNOWN
 from fedglean.data.partition import Split
@@ -82,12 +73,7 @@ class HubImages:
 
 def hub_images(root: Path) -> HubImages:
     """As `data.folders` reads the hub's part. A hub without labels needs test/CLASS, which then names the classes."""
-    classes = class_names(root)
-    hub = list(labelled_files(root / "hub", classes))
-    if subfolders(root / "test"):
-        test = list(labelled_files(root / "test", classes))
-    else:
-        hub, test = hold_out(root, hub, classes)
+    classes, hub, test = at_the_hub(root)
     images = torch.from_numpy(pixels_of([*hub, *test]))
     labels, test_labels = (_labels(part) for part in (hub, test))
     return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels, mark_of(root, [*hub, *test]))
