@@ -29,14 +29,14 @@ def masked_cross_entropy(logits: Tensor, label: Tensor, mask: Tensor, over: str 
     return losses.mean() if over == "batch" else losses.sum() / mask.sum().clamp(min=1)
 
 
-def pseudo_label_loss(guess: Tensor, logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+def pseudo_label_loss(guess: Tensor, logits: Tensor, threshold: float, over: str = "batch") -> tuple[Tensor, Tensor]:
     """FixMatch's unlabelled loss, eq. (4): `logits` learn the likeliest class of other logits where those are sure.
 
     The guess has no gradient. Also returns the mask, 1 where it reaches the threshold.
     """
     confidence, label = guess.detach().softmax(-1).max(-1)
     mask = (confidence >= threshold).to(logits.dtype)
-    return masked_cross_entropy(logits, label, mask), mask
+    return masked_cross_entropy(logits, label, mask, over), mask
 
 
 def consistency(student: Tensor, teacher: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.func import grad_and_value
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.losses import lanes, masked_cross_entropy
+from fedglean.losses import lanes, pseudo_label_loss
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
@@ -111,9 +111,8 @@ class FedMatchSemiFL(Method):
 
     def loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         weak, strong = lanes(total(frozen["sigma"], psi), *batch.images.views)
-        confidence, label = weak.detach().softmax(-1).max(-1)
-        mask = (confidence >= self.threshold).to(weak.dtype)
-        return masked_cross_entropy(strong, label, mask, over="masked"), {"confident": mask.mean()}
+        loss, mask = pseudo_label_loss(weak, strong, self.threshold, over="masked")
+        return loss, {"confident": mask.mean()}
 
 
 def is_kernel(weight: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.losses import cross_entropy, lanes, masked_cross_entropy, mix_ratio
+from fedglean.losses import cross_entropy, lanes, mix_ratio, pseudo_label_loss
 from fedglean.method import (
     Ask,
     Batch,
@@ -204,6 +204,5 @@ class SemiFL(Method):
 
     def own_label_loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         weak, strong = batch.images.views
-        confidence, label = model(weak).detach().softmax(-1).max(-1)
-        mask = (confidence >= self.threshold).to(weak.dtype)
-        return masked_cross_entropy(model(strong), label, mask, over="masked"), {"confident": mask.mean()}
+        loss, mask = pseudo_label_loss(model(weak), model(strong), self.threshold, over="masked")
+        return loss, {"confident": mask.mean()}
