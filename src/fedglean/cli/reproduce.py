@@ -12,7 +12,7 @@ from fedglean.config import FLAT, INDIFFERENT
 from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table, screen
 from fedglean.reproduce import STUDIES
-from fedglean.reproduce.study import Wish
+from fedglean.reproduce.study import Study, Wish
 from fedglean.reproduce.tables import as_markdown
 
 
@@ -42,28 +42,15 @@ def reproduce(
     if render is not None:
         print(as_markdown(render), end="")
         return
-    if what is None and cell is not None:
-        raise ConfigError("--cell needs the name of the table, figure or theorem that it is a part of; give both")
     if what is None:
-        rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
-        screen().print(
-            names_table("fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows)
-        )
+        _list_studies(cell)
         return
-    if what not in STUDIES:
-        raise unknown("table, figure or theorem", what, STUDIES)
-    study = STUDIES[what]
-    if cell is not None and not study.cells:
-        raise ConfigError(f"{what} has no parts to choose from; leave out --cell")
+    study = _named(what, cell)
     if cell == "list":
         print("\n".join(study.cells))
         return
-    if not 0 < scale <= 1:
-        raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     options = tuple(map(assignment, set or []))
-    given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
-    if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
-        raise ConfigError(f"{what} does not use {' and '.join(idle)}; leave that out")
+    _refuse_senseless(what, study, seeds, scale, options)
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
     wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
     try:
@@ -74,6 +61,29 @@ def reproduce(
     print(f"numbers: {numbers if numbers.exists() else folder / 'result.json'}")
     if picture.exists():
         print(f"picture: {picture}")
+
+
+def _list_studies(cell: str | None) -> None:
+    if cell is not None:
+        raise ConfigError("--cell needs the name of the table, figure or theorem that it is a part of; give both")
+    rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
+    screen().print(names_table("fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows))
+
+
+def _named(what: str, cell: str | None) -> Study:
+    if what not in STUDIES:
+        raise unknown("table, figure or theorem", what, STUDIES)
+    if cell is not None and not STUDIES[what].cells:
+        raise ConfigError(f"{what} has no parts to choose from; leave out --cell")
+    return STUDIES[what]
+
+
+def _refuse_senseless(what: str, study: Study, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> None:
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
+    given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
+    if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
+        raise ConfigError(f"{what} does not use {' and '.join(idle)}; leave that out")
 
 
 def _folder(what: str, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> str:

@@ -104,11 +104,8 @@ class Hassle(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         if self.released and self.residual and not state.warm:
-            state = yield from self.exchange(hub, state, self.sample(hub, "warm-up"), duals=False)
-        return (yield from self.exchange(hub, state, self.sample(hub, "sample"), duals=True))
-
-    def sample(self, hub: Hub, name: str) -> list[int]:
-        return hub.sample(self.active, name=name)
+            state = yield from self.exchange(hub, state, hub.sample(self.active, name="warm-up"), duals=False)
+        return (yield from self.exchange(hub, state, hub.sample(self.active), duals=True))
 
     def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Talk:
         """Send all models, and the supervised one before them, which labels; average what comes back by n_L and n_U.

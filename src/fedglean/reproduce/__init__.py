@@ -10,7 +10,7 @@ _PAPERS = ("semifl", "fed-shvr", "hassle")
 
 
 def _paper(name: str) -> int:
-    return next(place for place, paper in enumerate((*_PAPERS, "")) if name.startswith(paper))
+    return next(place for place, paper in enumerate(_PAPERS) if name.startswith(paper))
 
 
 _ALL = {**dict(sorted({**TABLES, **SETTINGS}.items())), **FIGURES, **THEOREMS}

@@ -186,8 +186,8 @@ def line_of(
 
 def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
     values = [point.values(wish) for point in row.values()]
-    printed = [(x, point.published) for x, point in row.items() if point.published is not None]
-    line = line_of(label, list(row), [last for last, _ in values], [(x, y) for x, y in printed if y is not None])
+    printed = [(x, y) for x, point in row.items() if (y := point.published) is not None]
+    line = line_of(label, list(row), [last for last, _ in values], printed)
     # Fed-SHVR prints the last one.
     by_best = any(point.training.preset.startswith("hassle/") for point in row.values())
     return replace(line, best=[float(np.mean(best)) for _, best in values]) if by_best else line
