@@ -50,10 +50,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: says what is close, and all there is where that is little or nothing is close."""
     names = sorted(known)
     alike = {_spelt(each): each for each in names}
-    near = get_close_matches(_spelt(name), alike, n=1)
+    near = alike.get(_spelt(name)) or next(iter(get_close_matches(name, names, n=1)), None)
     if near:
         others = f" The choices are {', '.join(names)}." if 1 < len(names) <= FEW else ""
-        return ConfigError(f"unknown {kind} '{name}'; did you mean '{alike[near[0]]}'?{others}")
+        return ConfigError(f"unknown {kind} '{name}'; did you mean '{near}'?{others}")
     if len(names) <= MANY:
         return ConfigError(f"unknown {kind} '{name}'; known: {', '.join(names)}")
     some = [each for each in names if each.startswith(name)] or names
