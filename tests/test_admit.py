@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "weight tree below": (weight_tree(-1.0), "weight of 'model' has an entry outside [0, 4]"),
     "weight tree nan": (weight_tree(math.nan), "weight of 'model' has an entry outside"),
     "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
-    "parameter more": (with_another_parameter, "'model' has a part nobody asked for: trojan"),
+    "parameter more": (with_another_parameter, "'model' has a part that was not asked for: trojan"),
     "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser'; asked for: model, sums"),
     "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' is a str without tensors"),
     "nothing in it": (lambda u: Upload(), "empty: no name was uploaded"),
@@ -153,7 +153,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
     "expected entry too large": (
         lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),
-        "'sums' has an entry of -41; possible is from -40 to 40",
+        "'sums' has an entry of -41, which should be from -40 to 40",
     ),
     "expected entry nan": (
         lambda u: renewed(u, sums=torch.tensor([0.0, math.nan], dtype=torch.float64)),
@@ -398,7 +398,7 @@ def test_finite_numbers_that_no_images_give_are_refused(case: str) -> None:
     play_round(disturbed, progress, 1)
     refused = progress.history[0]["refused"]
     assert {line["client"] for line in refused} == {CLIENT}
-    assert "possible is from" in refused[0]["reason"]
+    assert "which should be from" in refused[0]["reason"]
 
 
 ONE_EACH: dict[str, dict[str, Any]] = {

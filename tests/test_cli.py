@@ -147,8 +147,8 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("run --preset hassle", "such as hassle/cifar10-10"),
         ("compare semifl:threshold hub-only", "write it as semifl:threshold=0.8,epochs=2"),
         ("compare semifl: hub-only", "write it as semifl:threshold=0.8,epochs=2"),
-        ("partition --out who.xyz", "names no kind of picture; write it as who.png"),
-        ("partition --out who", "names no kind of picture; write it as who.png"),
+        ("partition --out who.xyz", "is not a kind of picture; write it as who.png"),
+        ("partition --out who", "is not a kind of picture; write it as who.png"),
         ("list methds", "unknown list 'methds'; did you mean 'methods'?"),
     ],
 )

@@ -98,7 +98,7 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut off": (lambda body: body[: len(body) // 2], "damaged"),
     "a bit turned": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
     "a model": (lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}), "a model"),
-    "too large": (lambda body: body + bytes(1 << 26), "bytes, where at most"),
+    "too large": (lambda body: body + bytes(1 << 26), "bytes, but at most"),
     "deep": (lambda body: _raw('{"dict": [' * 5000), "."),
     "another letter": (lambda body: written(Question([])), "Answer"),
     "a name of ours": (lambda body: written(read(Answer, body, 1 << 30)[0], TAKEN), "keep"),
@@ -205,7 +205,7 @@ def test_a_branch_that_declares_the_impossible_is_refused(lie: dict[str, Any], t
     dataset = experiment.dataset
     post = Post(LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append)
     assert sorted(post.enrol(quorum=0.8)) == [0, 2, 3, 4]
-    assert any("branch 1 declares what no images have" in sentence for sentence in said)
+    assert any("refused branch 1: it declares impossible images" in sentence for sentence in said)
 
 
 class Doubled(LocalGrid):

@@ -83,14 +83,14 @@ def test_without_a_quorum_it_waits_says_so_and_gives_up(tmp_path: Path) -> None:
 
 def test_the_first_round_needs_every_branch_once(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp"))
-    with pytest.raises(RoundError, match="branches 4 did not come"):
+    with pytest.raises(RoundError, match="branches 4 did not join"):
         on_flower(experiment, LocalGrid(branches(experiment, tmp_path)[:4]))
 
 
 def test_two_nodes_with_one_number_are_refused(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp"))
     own = branches(experiment, tmp_path)
-    with pytest.raises(ConfigError, match="two nodes say that they are branch 3"):
+    with pytest.raises(ConfigError, match="two nodes claim to be branch 3"):
         on_flower(experiment, LocalGrid([*own, own[3]]))
 
 
@@ -101,19 +101,16 @@ def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
     grid = LocalGrid([own[0], own[0], own[1]])
     grid.keys = {100: b"north", 101: b"south", 102: b"nobody's"}
     post = Post(grid, experiment.dataset.classes, 2, [1, 8, 8], QUICK, said.append, {0: b"north", 1: b"south"})
-    with pytest.raises(RoundError, match="branches 1 did not come"):
+    with pytest.raises(RoundError, match="branches 1 did not join"):
         post.enrol()
-    refused = [
-        "the key of branch 1 says that it is branch 0",
-        "a key that was admitted for no branch says that it is 1",
-    ]
     assert [each for each in said if "refused" in each] == [
-        f"a node with {each.replace(' is 1', ' is branch 1')}; refused" for each in refused
+        "refused a node that claims to be branch 0: it has the key of branch 1",
+        "refused a node that claims to be branch 1: it has a key that was not admitted",
     ]
     del grid.apps[100]  # north is away: nobody takes its place
     grid.apps[101] = client_app_of(own[0])
     post.failed.clear()
-    with pytest.raises(RoundError, match="branches 0, 1 did not come"):
+    with pytest.raises(RoundError, match="branches 0, 1 did not join"):
         post.enrol()
     grid.apps |= {100: client_app_of(own[0]), 101: client_app_of(own[1])}
     grid.starts[101] = 1  # started again with its own number
@@ -163,7 +160,7 @@ def test_a_node_that_cannot_say_who_it_is_is_not_asked_all_the_time(tmp_path: Pa
         raise OSError("no images")
 
     own[4] = replace(own[4], images=broken)
-    with pytest.raises(RoundError, match="branches 4 did not come"):
+    with pytest.raises(RoundError, match="branches 4 did not join"):
         on_flower(experiment, LocalGrid(own))
     assert len(questions) == 1
 
@@ -193,7 +190,7 @@ def test_a_number_that_is_taken_is_free_again_when_its_node_is_gone(tmp_path: Pa
     progress = played(flower, rounds=1)
     grid.apps[200] = grid.apps[103]
     progress = played(flower, progress, rounds=2)
-    assert said == ["a second node says that it is branch 3; refused"] and flower.placement.post.nodes[3] == 103
+    assert said == ["refused a second node that claims to be branch 3"] and flower.placement.post.nodes[3] == 103
     del grid.apps[103]
     progress = played(flower, progress, rounds=3)
     assert flower.placement.post.nodes[3] == 200
@@ -219,7 +216,7 @@ def test_a_branch_that_lost_its_state_says_so(tmp_path: Path) -> None:
     for path in (tmp_path / "2").rglob("*.safetensors"):
         path.unlink()
     played(flower, progress, rounds=2)
-    assert refusals(progress)[0] == (2, "it has lost its state 1-0, which the run goes on from")
+    assert refusals(progress)[0] == (2, "it has lost its state 1-0, from which the run continues")
 
 
 def test_a_branch_keeps_no_more_than_the_hub_may_ask_for(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = Address("127.0.0.1", other.getsockname()[1])
-        with pytest.raises(ConfigError, match=f"another program listens on {taken}"):
+        with pytest.raises(ConfigError, match=f"another program is listening on {taken}"):
             wait_until_free(taken, 0.2)
     wait_until_free(taken, 0.2)
 
@@ -47,7 +47,7 @@ def options(tmp_path: Path, keys: Path | None) -> HubOptions:
 
 @pytest.mark.parametrize("host", ["not/a/name", "hub.example.org:8000", "", "https://hub"])
 def test_a_certificate_is_made_for_hosts_alone(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ConfigError, match="is neither a host's name nor its address"):
+    with pytest.raises(ConfigError, match="is not a host name or an address"):
         make_hub_keys(tmp_path / "hub", [host])
     assert not (tmp_path / "hub").exists()
 
@@ -75,16 +75,16 @@ def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
     north, south = (make_branch_key(tmp_path / name / "branch.key") for name in ("north", "south"))
     assert admitted([str(north), str(south)], 2) == admitted([f"1={south}", f"0={north}"], 2) == {0: north, 1: south}
     for texts, reason in (
-        ([f"2={north}"], "the last is 1"),
+        ([f"2={north}"], "the last of 2 branches is 1"),
         ([f"0={north}", f"0={south}"], "a second key for branch 0"),
-        ([str(north), str(north)], "admitted for two branches"),
+        ([str(north), str(north)], "given for two branches"),
         (["0=nothing.pub"], "there is no nothing.pub"),
     ):
         with pytest.raises(ConfigError, match=reason):
             admitted(texts, 2)
     (tmp_path / "noise.pub").write_bytes(b"no\xffise")
     assert list(admitted([str(tmp_path / "noise.pub")], 1)) == [0]
-    with pytest.raises(ConfigError, match="is no public key"):
+    with pytest.raises(ConfigError, match="is not a public key"):
         public_key(tmp_path / "noise.pub")
 
 
@@ -148,7 +148,7 @@ def test_a_name_that_flower_cannot_take_is_refused(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("host", ["[::1]", "no-such-host.invalid"])
 def test_a_host_that_nobody_knows_is_told_in_one_sentence(host: str) -> None:
-    with pytest.raises(ConfigError, match="is no name or IPv4 address"):
+    with pytest.raises(ConfigError, match="is not a name or IPv4 address"):
         wait_until_free(Address(host, 1), 0.2)
 
 
@@ -168,7 +168,7 @@ def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("text", ["", "hub", "hub:", ":8000", "hub:port", "hub:70000"])
 def test_an_address_is_a_host_and_a_port(text: str) -> None:
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="not an address"):
         Address.read(text)
 
 

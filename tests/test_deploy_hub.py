@@ -116,7 +116,7 @@ def test_a_method_of_ones_own_lies_on_both_sides(root: Path, tmp_path: Path) -> 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="torch sees no CUDA device here"):
+    with pytest.raises(ConfigError, match="torch finds no CUDA device here"):
         federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", device="cuda"), print)
     command = [
         "deploy",
@@ -191,8 +191,8 @@ def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(stopped: boo
             federate(grid, plan, said.append, rows.append)
         grid.round = None
     federate(grid, plan, said.append, rows.append)
-    assert said[0] == "1 of 2 branches have come, 1 are needed; waiting for branches 1, for 0.3 s at most"
-    assert "1 of 2 branches, 4 rounds of semifl" in said and "branch 1 has come; it takes part from now on" in said
+    assert said[0] == "1 of 2 branches have joined, 1 are needed; waiting for branches 1, for 0.3 s at most"
+    assert "1 of 2 branches, 4 rounds of semifl" in said and "branch 1 has joined, and takes part from now on" in said
     third = "2 of 2" if stopped else "1 of 2"  # in which the hub hears of it
     assert [row[1] for row in rows] == ["1 of 2", "1 of 2", third, "2 of 2", ""]
     assert rows[0][-1] == "branch 1: not there when it was asked" and not rows[3][-1]
@@ -212,7 +212,7 @@ def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
     fresh = LocalGrid(branches(root, tmp_path / "b"))  # node ids mean nothing: these come in another order
     fresh.apps = dict(zip((7, 8), reversed(fresh.apps.values()), strict=True))
     result = federate(fresh, plan, said.append)
-    assert "going on after round 1 of 2" in said
+    assert "continuing after round 1 of 2" in said
     assert difference(dict(whole.predictors), dict(result.predictors)) is None
     kinds = [[line["round"] for line in each.history] for each in (whole, result)]
     assert kinds[0] == kinds[1]
@@ -223,7 +223,7 @@ def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path
     federate(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
     with pytest.raises(StorageError, match="another configuration"):
         federate(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
-    with pytest.raises(StorageError, match="a run of 2 branches"):
+    with pytest.raises(StorageError, match="a run with 2 branches"):
         federate(grid, replace(hosting(root, tmp_path / "run"), branches=3), lambda sentence: None)
 
 
@@ -236,7 +236,7 @@ def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: P
     other[1] = replace(other[1], images=branch_images(root / "clients" / "north"))
     with pytest.raises(RoundError, match="1 of the 2"):
         federate(LocalGrid(other), plan, said.append)
-    assert any("this run knows it with" in sentence for sentence in said)
+    assert any("this run began with" in sentence for sentence in said)
 
 
 def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         federate(grid, plan, lambda sentence: None)
     (images / "hub" / "0" / "0.png").unlink()
-    with pytest.raises(DataError, match="not those that the split was made of"):
+    with pytest.raises(DataError, match="not those that the split was made from"):
         federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
     shutil.copy(root / "hub" / "0" / "0.png", images / "hub" / "0")
     assert federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1]["final"]
@@ -264,7 +264,7 @@ def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None
                 serve(LocalGrid(own), path)
     good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
     assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == ["1 of 2", "2 of 2"]
-    assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not come" in bad[-1]["told"]
+    assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not join" in bad[-1]["told"]
 
 
 class Replaced(Stopping):
@@ -325,14 +325,14 @@ def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(root: Path, t
     north, south = (replace(each, use=str(file)) for each, file in zip(branches(root, tmp_path), (use, other)))  # noqa: B905
     rows: list[list[str]] = []
     federate(LocalGrid([north, south]), plan, print, rows.append)
-    assert rows[0][-1].startswith("branch 1: the file of --use") and rows[0][-1].endswith("copy the hub's here")
+    assert rows[0][-1].startswith("branch 1: the --use file or package") and rows[0][-1].endswith("copy the hub's here")
 
 
 def test_too_few_branches_give_up_and_the_same_command_goes_on_later(root: Path, tmp_path: Path) -> None:
     plan, said = hosting(root, tmp_path / "run", quorum=1.0), []
-    with pytest.raises(RoundError, match=r"branches 1 did not come within 0\.3 s, and 2 of 2 are needed"):
+    with pytest.raises(RoundError, match=r"branches 1 did not join within 0\.3 s, and 2 of 2 are needed"):
         federate(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
-    assert said == ["1 of 2 branches have come, 2 are needed; waiting for branches 1, for 0.3 s at most"]
+    assert said == ["1 of 2 branches have joined, 2 are needed; waiting for branches 1, for 0.3 s at most"]
     result = federate(LocalGrid(branches(root, tmp_path)), plan, said.append)
     whole = federate(LocalGrid(branches(root, tmp_path / "b")), hosting(root, tmp_path / "whole", quorum=1.0), print)
     assert difference(dict(whole.predictors), dict(result.predictors)) is None

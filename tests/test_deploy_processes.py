@@ -204,7 +204,7 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
         assert {each["reason"] for each in missed[1:]} <= {"not there when it was asked"}, "waited for once more"
         with running(south, folder, folder / "south-again.log"):
             said = finished(f"{hub.strip()} --grace 60", folder)
-    assert "the app of the hub before is still at work" in said and f"going on after round {len(before)} of 3" in said
+    assert "the app of an earlier hub is still running" in said and f"continuing after round {len(before)} of 3" in said
     lines = _metrics(folder)
     assert len(lines) >= 3 and not [each for line in lines[len(before) :] for each in line["refused"]], said
     missing = {(line["round"], each["client"]) for line in lines for each in line["refused"]}
@@ -243,8 +243,8 @@ def test_a_model_of_90_megabytes_passes_after_a_hub_that_nobody_came_to(folder: 
     hub = f"fedglean deploy hub fedavg --images images --branches 1 --out first-run --listen {address} --insecure"
     options = "--model wrn-28-8 --norm group --rounds 1 --set epochs=1 --set evaluate_every=1"
     alone = finished(f"{hub} {options} --gathering 1", folder, code=5)
-    assert "0 of 1 branches have come, 1 are needed; waiting for branches 0, for 1 s at most" in alone
-    assert "branches 0 did not come within 1 s" in alone
+    assert "0 of 1 branches have joined, 1 are needed; waiting for branches 0, for 1 s at most" in alone
+    assert "branches 0 did not join within 1 s" in alone
     branch = f"fedglean deploy branch --number 0 --images branch-images --state state --hub {address} --insecure"
     with running(branch, folder, folder / "branch.log"):
         said = finished(f"{hub} {options} --gathering {LONG:g}", folder)

@@ -60,7 +60,7 @@ def test_a_reply_that_nobody_wants_any_more_is_no_trouble(tmp_path: Path) -> Non
 
 def test_a_node_with_a_message_that_nothing_works_on_is_started_again(tmp_path: Path) -> None:
     with node(f"echo '{TAKEN}'; exec sleep 60", tmp_path, 0.3) as (process, watch):
-        assert "nothing works on it" in attended(process, watch, lambda line: None)
+        assert "nothing is working on it" in attended(process, watch, lambda line: None)
 
 
 def test_an_app_may_work_as_long_as_it_likes(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_hub_does_not_start_beside_the_app_of_the_hub_before(tmp_path: Path) -
     _end_the_app_before(journal, said.append)
     with open(journal, "a") as file:
         hold(file)
-        with pytest.raises(RoundError, match="end the process flwr-serverapp"):
+        with pytest.raises(RoundError, match="end its process flwr-serverapp"):
             _end_the_app_before(journal, said.append, 0.2)
         file.write(json.dumps({"app": os.getpid()}) + "\n")  # whoever that is, it is no app
         file.flush()
-        with pytest.raises(RoundError, match="end the process flwr-serverapp"):
+        with pytest.raises(RoundError, match="end its process flwr-serverapp"):
             _end_the_app_before(journal, said.append, 0.2)
     assert len(said) == 2
     _end_the_app_before(journal, said.append)

@@ -144,5 +144,5 @@ def test_the_rate_falls_twice() -> None:
 
 @pytest.mark.parametrize("widths", ["", "1,0", "2", "half", "1,,0.5"])
 def test_widths_that_mean_nothing_are_refused(widths: str) -> None:
-    with pytest.raises(ConfigError, match="widths are numbers above 0 and up to 1"):
+    with pytest.raises(ConfigError, match="widths must be numbers above 0 and up to 1"):
         HeteroFL(widths=widths)

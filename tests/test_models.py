@@ -433,9 +433,9 @@ def test_an_architecture_survives_json_and_copies() -> None:
         ({"shape": [1, 8, 0]}, "three positive integers"),
         ({"classes": 1}, "at least 2 classes, not 1"),
         ({"width": 0.0}, "width is a share"),
-        ({"dropout": 0.5}, "cnn has no dropout layer; mlp and cnn13 have one"),
-        ({"name": "mlp", "dropout": 1.0}, "from 0 to below 1"),
-        ({"name": "cnn13", "shape": [3, 12, 12], "norm": "instance"}, "a single number a group"),
+        ({"dropout": 0.5}, "cnn has no dropout layer; use mlp or cnn13, or set dropout to 0"),
+        ({"name": "mlp", "dropout": 1.0}, "at least 0 and below 1"),
+        ({"name": "cnn13", "shape": [3, 12, 12], "norm": "instance"}, "a single number per group"),
         ({"nrom": "static"}, "did you mean 'norm'"),
     ],
 )

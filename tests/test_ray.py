@@ -193,15 +193,15 @@ def test_the_command_finds_the_cluster_at_ray_address_and_actors_know_a_file_of_
 
 
 def test_what_ray_cannot_do_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"placement 'ray' runs one thread a process, but engine.threads is 2"):
+    with pytest.raises(ConfigError, match=r"placement 'ray' runs one thread per process, but engine.threads is 2"):
         prepare(small(placement="ray", threads=2))
     with pytest.raises(ConfigError, match="placement 'ray' runs on CPU cores"):
         check_workers(torch.device("cuda"), 1, "ray")
-    with pytest.raises(ConfigError, match=r"engine\.workers is 3, but the Ray cluster has 2 CPUs; 0 takes all of them"):
+    with pytest.raises(ConfigError, match=r"engine\.workers is 3, but the Ray cluster has 2 CPUs; 0 uses all of them"):
         run(small(placement="ray", workers=3))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(
-        ConfigError, match=r"RAY_ADDRESS is '127\.0\.0\.1:9', but no Ray cluster lets us in there: .*refused"
+        ConfigError, match=r"cannot connect to the Ray cluster at RAY_ADDRESS '127\.0\.0\.1:9': .*refused"
     ):
         on_ray.connect(1)
     monkeypatch.setitem(sys.modules, "ray", None)

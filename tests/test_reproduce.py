@@ -151,11 +151,11 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
         ("--render none.json", StorageError.exit_code, "cannot read none.json: No such file or directory"),
         ("hassle-table1 --scale 0", ConfigError.exit_code, "above 0 and at most 1"),
         ("semifl-fig2 --scale 1.1", ConfigError.exit_code, "above 0 and at most 1"),
-        ("fed-shvr-theorem --scale 0.001", ConfigError.exit_code, "'short' runs of fewer than 4 rounds"),
+        ("fed-shvr-theorem --scale 0.001", ConfigError.exit_code, "'short' fewer than 4 rounds a run"),
         (
             "fed-shvr-theorem --scale 0.02",
             ConfigError.exit_code,
-            "'long' runs of fewer than 4 rounds; take at least 0.04",
+            "'long' fewer than 4 rounds a run; use at least --scale 0.04",
         ),
         (
             "hassle-table1 --cell cifar10-10",

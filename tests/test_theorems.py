@@ -267,5 +267,5 @@ def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
 
 def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:
     assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [1000, 2000, 4000, 8000]
-    with pytest.raises(ConfigError, match=r"take at least 0\.004"):
+    with pytest.raises(ConfigError, match=r"use at least --scale 0\.004"):
         _shortened("short", 0.0039)

@@ -121,7 +121,7 @@ def until(done: Callable[[], bool], seconds: float = 180) -> None:
 def test_a_port_that_is_taken_is_said_in_a_sentence(made: Made) -> None:
     with watching(made.all / "semifl") as watcher:
         result = call("watch", made.all / "semifl", "--port", str(watcher.server_port))
-    assert result.exit_code == 2 and f"port {watcher.server_port} cannot be had" in result.stderr
+    assert result.exit_code == 2 and f"port {watcher.server_port} cannot be used" in result.stderr
 
 
 def test_tensorboard_gets_the_numbers_of_the_metrics(made: Made, tmp_path: Path) -> None:

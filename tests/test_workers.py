@@ -300,11 +300,11 @@ def test_neither_placement_nor_workers_are_part_of_what_a_result_is_called() -> 
 
 
 def test_what_workers_cannot_do_is_refused_before_any_work() -> None:
-    with pytest.raises(ConfigError, match=r"one thread a process, but engine.threads is 2; set threads to 1"):
+    with pytest.raises(ConfigError, match=r"one thread per process, but engine.threads is 2; use --threads 1"):
         prepare(small(placement="workers", threads=2))
     with pytest.raises(ConfigError, match=r"engine.workers must be at least 0, not -1"):
         small(workers=-1)
-    with pytest.raises(ConfigError, match="take placement 'workers' for a process a GPU"):
+    with pytest.raises(ConfigError, match="use placement 'workers' for one process per GPU"):
         check_workers(torch.device("cuda"), 1, "ray")
 
 

@@ -96,13 +96,13 @@ class Form:
         try:
             got = tree.named(sent)
         except Exception:
-            raise Refused(f"'{name}' is no tree of tensors") from None
+            raise Refused(f"'{name}' is not a tree of tensors") from None
         if self.leaves and not got:
             raise Refused(f"'{name}' is a {type(sent).__name__} without tensors")
         if missing := self.leaves.keys() - got.keys():
             raise Refused(f"'{name}' lacks {sorted(missing)[0]}")
         if extra := got.keys() - self.leaves.keys():
-            raise Refused(f"'{name}' has a part nobody asked for: {sorted(extra)[0]}")
+            raise Refused(f"'{name}' has a part that was not asked for: {sorted(extra)[0]}")
         for path, want in self.leaves.items():
             if got[path].dtype != want.dtype:
                 raise Refused(f"'{name}' at {path} is {got[path].dtype}, expected {want.dtype}")
@@ -141,7 +141,7 @@ class Expected:
             return
         place = int(wrong.int().argmax())
         raise Refused(
-            f"'{name}' has an entry of {float(row[place]):.3g}; possible is from "
+            f"'{name}' has an entry of {float(row[place]):.3g}, which should be from "
             f"{max(float(self.low[place]), -float(high[place])):.3g} to {float(high[place]):.3g}"
         )
 

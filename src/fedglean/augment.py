@@ -33,9 +33,9 @@ class Recipe:
         if self.strong not in STRONG:
             raise unknown("strong augmentation", self.strong, STRONG)
         if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
-            raise ConfigError(f"mean {self.mean} and std {self.std} must have one entry a channel, std above 0")
+            raise ConfigError(f"mean {self.mean} and std {self.std} must have one entry per channel, std above 0")
         if self.pad < 0:
-            raise ConfigError(f"pad is {self.pad}; expected a number of pixels, 0 for no crop")
+            raise ConfigError(f"pad must be a number of pixels, 0 for no crop, not {self.pad}")
 
 
 def view(name: str, images: Tensor, keys: Tensor, recipe: Recipe, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -72,8 +72,8 @@ def _check(images: Tensor, keys: Tensor, recipe: Recipe) -> None:
     if keys.shape != images.shape[:1]:
         raise DataError(f"{len(images)} images need one key each; the keys have shape {tuple(keys.shape)}")
     if recipe.pad >= min(images.shape[2:]):
-        size = f"{images.shape[2]} x {images.shape[3]}"
-        raise ConfigError(f"pad is {recipe.pad}, too much to reflect at {size} pixels; expected less than a side")
+        side = min(images.shape[2:])
+        raise ConfigError(f"pad is {recipe.pad}, but must be below {side}, the shorter side of the images")
 
 
 def _checked(what: str, made: Tensor, images: Tensor) -> Tensor:

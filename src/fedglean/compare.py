@@ -159,18 +159,18 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
     for floor in floors(splits[0]):
         if not any(each.config.method == floor for each in entries):
             entries.append(_alone(floor, first))
-            notes.append(f"{floor} is added: what the labels alone are worth")
+            notes.append(f"{floor} is added, to show what the labels alone are worth")
     shares = {each.label: each.config.settings["active"] for each in entries if "active" in each.config.settings}
     if len(set(shares.values())) > 1:
         each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
-        notes.append(f"the share of clients in a round is each method's own ({each_has}); METHOD:active=0.5 changes it")
+        notes.append(f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it")
     notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
     alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
     for each in entries:
         other = (each.config.model.name, each.config.rounds) not in alone
         if alone and other and not each.reference:
             notes.append(
-                f"labels alone have another net or other rounds than {each.label}: no answer whether it gained"
+                f"whether {each.label} gained cannot be said: the labels alone train another model or other rounds"
             )
     _check(entries, dataset, splits)
     return Plan(tuple(entries), numbers, tuple(notes))
@@ -282,12 +282,12 @@ def _told(
     for name, key in SHARED.items():
         value = attrgetter(key)
         others = [
-            f"{each.label} brings {value(each.config)}"
+            f"{each.label} would have {value(each.config)}"
             for each in entries
             if value(each.config) != value(first) and not each.reference and not {name, key} & set(named[each.label])
         ]
         if others and options.get(name, options.get(key)) is None:
-            notes.append(f"{name} {value(first)} for all, as {lead} has it ({', '.join(others)})")
+            notes.append(f"{name} is {value(first)} for all, as for {lead} ({', '.join(others)})")
     return notes
 
 

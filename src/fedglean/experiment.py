@@ -121,7 +121,9 @@ def _check_placement(engine: EngineConfig, device: torch.device) -> None:
     if engine.placement != "here":
         check_workers(device, engine.threads, engine.placement)
     if engine.placement == "ray" and find_spec("ray") is None:
-        raise ConfigError("placement 'ray' needs Ray: pip install 'fedglean[ray]', or take placement 'workers'")
+        raise ConfigError(
+            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use placement 'workers'"
+        )
 
 
 def _placement(config: Config, federation: Federation, executor: Loop, evaluator: Evaluator) -> Here:

@@ -28,7 +28,7 @@ ALL_LABELS = ("hub-all", "fedavg-all")
 FEW, WIDE = 5, " (few, so wide)"
 #: Of so many images one may be wrong about at most, 97.5 % sure, where none was seen: -log(0.025).
 NEVER = 3.69
-IMAGES = "the test images of one seed: how seeds differ is not in it"
+IMAGES = "the test images of one seed, without the spread between seeds"
 UNTESTED = "one seed, which says nothing until its final models are tested image by image"
 
 Results = Mapping[str, Sequence[Result]]
@@ -194,8 +194,8 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
     if not unlabelled:
         return f"{question} There are none: every image here is labelled."
     if not found:
-        takes = "a method that learns from them and one that does not, of the same net and rounds"
-        return f"{question} That cannot be said: it takes {takes}."
+        takes = "a method that learns from them and one that does not, with the same model and rounds"
+        return f"{question} No answer: it takes {takes}."
     several = len({each.floor for each in found}) > 1
     answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several for each in found)
     points = "in points" if several else f"in points over {found[0].floor}"

@@ -99,7 +99,9 @@ def _show_seeds(group: SeedsResult) -> None:
 
 def _show_silence(results: Sequence[Result]) -> None:
     if not any(heard(each.history) for each in results):
-        print("note: no client ever sent an update: none had anything to train on, or the method returns no Upload")
+        print(
+            "note: no client ever sent an update; either none had anything to train on, or the method returns no Upload"
+        )
 
 
 def _show_places(heading: str, runs: str, folder: Path) -> None:

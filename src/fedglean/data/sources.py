@@ -73,7 +73,9 @@ def _some_of(dataset: Dataset, images: int) -> Dataset:
     if dataset.given is not None:
         raise ConfigError(f"'{dataset.name}' says itself who holds which images; leave out data.images")
     if images > (count := len(dataset.train_images)):
-        raise ConfigError(f"data.images is {images}, but {dataset.name} has only {count} training images; use {count}")
+        raise ConfigError(
+            f"data.images is {images}, but {dataset.name} has only {count} training images; use at most {count}"
+        )
     chosen = order(key(0, "images"), count)[:images].sort().values
     return replace(dataset, train_images=dataset.train_images[chosen], train_labels=dataset.train_labels[chosen])
 

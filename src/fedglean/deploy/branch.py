@@ -90,7 +90,7 @@ class Branch:
 
     def _answer(self, order: Order, own: Tree, common: bytes) -> bytes:
         if order.client != self.number:
-            raise Unable(f"this is branch {self.number}, and the order is for {order.client}")
+            raise Unable(f"this is branch {self.number}, but the order is for branch {order.client}")
         states, plan = States(self.folder, order.run, self.number), order.plan
         method = self.method_of(plan)
         labelled, unlabelled = self.images(plan.classes)

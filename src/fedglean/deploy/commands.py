@@ -91,14 +91,14 @@ def admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
         number, path = (int(named[1]), Path(named[2])) if named else (place, Path(text))
         if number >= branches:
             last = branches - 1
-            raise ConfigError(f"'--admit {text}' is for branch {number}, but of {branches} branches the last is {last}")
+            raise ConfigError(f"'--admit {text}' is for branch {number}, but the last of {branches} branches is {last}")
         if number in found:
-            raise ConfigError(f"'--admit {text}' is a second key for branch {number}; a branch has one")
+            raise ConfigError(f"'--admit {text}' is a second key for branch {number}; give one for each branch")
         found[number] = _there(path)
     keys = [path.read_bytes().split()[:2] for path in found.values()]
     twice = next((path for path, key in zip(found.values(), keys, strict=True) if keys.count(key) > 1), None)
     if twice is not None:
-        raise ConfigError(f"{twice} is admitted for two branches; each makes a key of its own with 'deploy keys'")
+        raise ConfigError(f"{twice} is given for two branches; make a key for each with 'fedglean deploy keys'")
     return found
 
 
@@ -148,7 +148,7 @@ def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int
     write_whole(home / "config.toml", _connection(options).encode())
     flower = Tools(home, show)
     if options.keys is None:
-        show(f"no protection: whoever reaches {options.listen} can read all that is sent, and take part")
+        show(f"no protection: anyone who can reach {options.listen} can read all that is sent, and take part")
     with flower.started(superlink_command(options, link_state / "state.db"), work / "superlink.log") as link:
         wait_for(options.listen.near, link)
         with ThreadPoolExecutor(4) as pool:  # each is a process that takes seconds to say a word
@@ -186,7 +186,7 @@ def supernode_command(
     for value in map(str, own.values()):
         if not value.isprintable() or set(value) & set('"\\'):
             raise ConfigError(
-                f"{value!r} has a quote, a backslash or worse in it, which Flower cannot pass on; rename it"
+                f"{value!r} holds a quote, a backslash or a control character, which Flower cannot pass on; rename it"
             )
     config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
     command = [*GUARDED, NODE, "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(free_port())]
@@ -218,7 +218,7 @@ def _run_branch(command: Sequence[str], work: Path, show: Show, give_up: float) 
         stayed = now - began > 120
         failing, pause = (now, PAUSE) if stayed else (failing or began, min(1.5 * pause, LONGEST_PAUSE))
         if now - failing > give_up:
-            show(f"the node could not stay with the hub for {give_up:g} s; giving up")
+            show(f"the node has failed to stay connected for {give_up:g} s; giving up")
             return 1
         show(f"{end}; starting it again in {pause:.0f} s")
         time.sleep(pause)
@@ -290,12 +290,14 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
                 if "code" in line:
                     return int(line["code"])
             if link.poll() is not None:
-                raise RoundError(f"the SuperLink ended with status {link.returncode}; its log is {log}")
+                raise RoundError(f"the SuperLink ended with status {link.returncode}; see its log {log}")
             begun = begun or working
             if begun and not working:
-                raise RoundError("the hub's app was killed, perhaps for want of memory; the same command goes on")
+                raise RoundError(
+                    "the hub's app was killed, perhaps because memory ran out; the same command continues the run"
+                )
             if not begun and time.monotonic() > latest:
-                raise RoundError(f"the hub's app did not start within {START:g} s; its log is {log}")
+                raise RoundError(f"the hub's app did not start within {START:g} s; see the log {log}")
             time.sleep(0.2)
 
 
@@ -306,13 +308,15 @@ def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
     with open(journal, "rb") as file:
         if is_let_go(file, 0):
             return
-        show("the app of the hub before is still at work; ending it")
+        show("the app of an earlier hub is still running; ending it")
         number = json.loads(file.readline() or b"{}").get("app", 0)
         with suppress(OSError):  # whoever holds the journal lives, so the number is still its own, on this machine
             if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
                 os.kill(number, signal.SIGKILL)
         if not is_let_go(file, seconds):
-            raise RoundError(f"it is at work after {seconds:g} s still; end the process flwr-serverapp by hand")
+            raise RoundError(
+                f"the app of an earlier hub still runs after {seconds:g} s; end its process flwr-serverapp by hand"
+            )
 
 
 def _there(path: Path) -> Path:

@@ -29,7 +29,7 @@ def branch_images(folder: Path) -> Holdings:
     def read(classes: Sequence[str]) -> tuple[Images, Images]:
         files = list(files_held(folder, 0, tuple(classes))) if folder.is_dir() else []
         if not files:
-            raise DataError(f"{folder} holds no images")
+            raise DataError(f"{folder} holds no images; put the branch's images there")
         store, labels = torch.from_numpy(pixels_of(files)), torch.tensor([file.label for file in files])
         known = labels != UNKNOWN
         (mine,), (its,) = known.nonzero(as_tuple=True), (~known).nonzero(as_tuple=True)

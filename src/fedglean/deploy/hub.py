@@ -104,7 +104,7 @@ class Roll:
             return cls(str(note["run"]), tuple(branches), {each.number: each for each in late})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{out} is no run of a federation: its federation.json cannot be read ({error})"
+                f"{out} is not the run of a federation: its federation.json cannot be read ({error})"
             ) from error
 
     def save(self, out: Path) -> None:
@@ -189,7 +189,7 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
         experiment = _experiment(config, images.to(device), roll, post)
         of_this(RunFolder(out).split(), experiment.dataset)
         run = Run.found(experiment, RunFolder(out))
-        tell(f"going on after round {run.progress.done} of {config.rounds}")
+        tell(f"continuing after round {run.progress.done} of {config.rounds}")
     else:
         roll = Roll.begin(_name(config), hosting.branches, images.shape, post.enrol(config.gate.quorum))
         experiment = _experiment(config, images.to(device), roll, post)
@@ -200,7 +200,7 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
     def welcome(declaration: Declaration) -> None:
         roll.late[declaration.number] = declaration
         roll.save(out)
-        tell(f"branch {declaration.number} has come; it takes part from now on")
+        tell(f"branch {declaration.number} has joined, and takes part from now on")
 
     def show(lines: list[dict[str, Any]]) -> None:
         asked: set[int] = experiment.placement.asked  # type: ignore[attr-defined]
@@ -249,9 +249,9 @@ def known(out: Path, config: Config, branches: int) -> Roll | None:
     if not (out / "config.toml").exists():
         return None
     if fingerprint(RunFolder(out).config()) != fingerprint(config):
-        raise StorageError(f"{out} holds a run of another configuration; choose another folder with --out")
+        raise StorageError(f"{out} holds a run with another configuration; choose another folder with --out")
     roll = Roll.load(out)
     if len(roll.branches) != branches:
         count = len(roll.branches)
-        raise StorageError(f"{out} is a run of {count} branches; go on with --branches {count}, or with another --out")
+        raise StorageError(f"{out} is a run with {count} branches; use --branches {count}, or another --out")
     return roll

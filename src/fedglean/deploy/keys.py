@@ -96,7 +96,7 @@ def public_key(path: Path) -> str:
     try:
         key = load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is no public key ({error}); a branch's is its branch.key.pub") from error
+        raise ConfigError(f"{path} is not a public key ({error}); use the branch's branch.key.pub") from error
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
@@ -105,7 +105,7 @@ def _put(path: Path, content: bytes, secret: bool = False) -> None:
     try:
         place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     except FileExistsError:
-        raise StorageError(f"{path} is there already and is not overwritten; choose another folder") from None
+        raise StorageError(f"{path} already exists and is not overwritten; choose another folder") from None
     with os.fdopen(place, "wb") as file:
         file.write(content)
 
@@ -121,7 +121,7 @@ def _host(text: str) -> x509.GeneralName:
         if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", text):
             return x509.DNSName(text)
         example = "hub.example.org or 10.0.0.7"
-        raise ConfigError(f"'{text}' is neither a host's name nor its address, such as {example}") from None
+        raise ConfigError(f"'{text}' is not a host name or an address, such as {example}") from None
 
 
 def _builder(

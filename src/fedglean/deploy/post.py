@@ -98,11 +98,11 @@ class Post:
             missing = ", ".join(str(number) for number in range(self.count) if number not in found)
             if over:
                 raise RoundError(
-                    f"branches {missing} did not come within {self.patience.gathering:g} s, and {need} of {self.count} "
-                    "are needed; start them, then this again"
+                    f"branches {missing} did not join within {self.patience.gathering:g} s, and {need} of {self.count} "
+                    "are needed; start them, then start the hub again"
                 )
             self._tell_once(
-                f"{len(found)} of {self.count} branches have come, {need} are needed; "
+                f"{len(found)} of {self.count} branches have joined, {need} are needed; "
                 f"waiting for branches {missing}, for {self.patience.gathering:g} s at most"
             )
             time.sleep(self.patience.poll)
@@ -115,7 +115,7 @@ class Post:
         found: dict[int, Declaration] = {}
         for claim in self.claims.values():
             if claim.number in found:
-                raise ConfigError(f"two nodes say that they are branch {claim.number}; give each a number of its own")
+                raise ConfigError(f"two nodes claim to be branch {claim.number}; give each its own number")
             found[claim.number] = claim
         return found
 
@@ -181,8 +181,8 @@ class Post:
                 return free
             if now - began > self.patience.gathering and len(free) < need:
                 raise RoundError(
-                    f"only {len(free)} of the {need} branches that are needed can be reached, and "
-                    f"{self.patience.gathering:g} s of waiting are over; start this again once they are there"
+                    f"only {len(free)} of the {need} branches that are needed could be reached within "
+                    f"{self.patience.gathering:g} s; start the hub again once they are there"
                 )
             self._tell_once(f"{len(free)} of {len(clients)} branches can be reached, {need} are needed; waiting")
             time.sleep(self.patience.poll)
@@ -229,15 +229,15 @@ class Post:
         """Whether a node may be the branch that it says it is."""
         number = claim.number
         if not 0 <= number < self.count:
-            raise Malformed(f"a node says that it is branch {number}; there are 0 to {self.count - 1}; refused")
+            raise Malformed(f"refused a node that claims to be branch {number}: there are only 0 to {self.count - 1}")
         if self.keys is not None and self.keys.get(number) != node.key:
             own = [str(other) for other, key in self.keys.items() if key == node.key]
-            whose = f"the key of branch {own[0]}" if own else "a key that was admitted for no branch"
-            raise Malformed(f"a node with {whose} says that it is branch {number}; refused")
+            whose = f"the key of branch {own[0]}" if own else "a key that was not admitted"
+            raise Malformed(f"refused a node that claims to be branch {number}: it has {whose}")
         if list(claim.shape) != list(self.shape):
-            raise Malformed(f"branch {number} has images of {claim.shape}, the hub of {list(self.shape)}; refused")
+            raise Malformed(f"refused branch {number}: its images are {claim.shape}, the hub's {list(self.shape)}")
         if not _possible(claim):
-            raise Malformed(f"branch {number} declares what no images have, or more than {MOST} of them; refused")
+            raise Malformed(f"refused branch {number}: it declares impossible images, or more than {MOST} of them")
 
     def _assign(self) -> None:
         """A number belongs to the node that had it, for as long as it is there."""
@@ -247,10 +247,10 @@ class Post:
                 continue
             known = self.declared.get(number)
             if holder in self.here:
-                self._tell_once(f"a second node says that it is branch {number}; refused")
+                self._tell_once(f"refused a second node that claims to be branch {number}")
             elif known is not None and known != declared_of(claim):
                 self._tell_once(
-                    f"branch {number} comes with {declared_of(claim)}, but this run knows it with {known}; refused"
+                    f"refused branch {number}: it now has {declared_of(claim)}, but this run began with {known}"
                 )
             else:
                 self.nodes[number] = node

@@ -34,7 +34,7 @@ class Address:
     def read(cls, text: str) -> "Address":
         host, _, port = text.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError(f"'{text}' is no address; write it as host:port, such as hub.example.org:8000")
+            raise ConfigError(f"'{text}' is not an address; write it as host:port, such as hub.example.org:8000")
         return cls(host, int(port))
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def wait_for(address: Address, process: subprocess.Popen[bytes], seconds: float 
         if process.poll() is not None:
             raise RoundError(f"the SuperLink ended with status {process.returncode}; is {address} in use?")
         time.sleep(0.1)
-    raise RoundError(f"the SuperLink does not listen on {address} after {seconds:g} s")
+    raise RoundError(f"the SuperLink did not listen on {address} within {seconds:g} s")
 
 
 def wait_until_free(address: Address, seconds: float = 30) -> None:
@@ -106,7 +106,9 @@ def wait_until_free(address: Address, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while _listens(address):
         if time.monotonic() > end:
-            raise ConfigError(f"another program listens on {address}; end it, or choose another address with --listen")
+            raise ConfigError(
+                f"another program is listening on {address}; end it, or choose another address with --listen"
+            )
         time.sleep(0.1)
 
 
@@ -116,7 +118,7 @@ def _listens(address: Address) -> bool:
         try:
             return probe.connect_ex((address.host, address.port)) == 0
         except socket.gaierror:
-            raise ConfigError(f"'{address.host}' is no name or IPv4 address that this machine knows") from None
+            raise ConfigError(f"'{address.host}' is not a name or IPv4 address that this machine knows") from None
 
 
 def end_tidily() -> None:
@@ -160,4 +162,4 @@ def need_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError:
-        raise ConfigError("a federation needs Flower; install it with: pip install 'fedglean[deploy]'") from None
+        raise ConfigError("a federation needs Flower; install it with pip install 'fedglean[deploy]'") from None

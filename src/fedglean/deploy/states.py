@@ -41,7 +41,7 @@ class States:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise Unable(f"it has lost its state {version}, which the run goes on from") from error
+            raise Unable(f"it has lost its state {version}, from which the run continues") from error
         return unpack(content, path)[0]
 
     def put(self, version: str, state: Tree) -> None:

@@ -98,11 +98,11 @@ class Watch:
     def trouble(self) -> str | None:
         """Why the node must be started again, if it must."""
         if self.dropped:
-            return "the node dropped a message, whose answer would be taken for that to the next one"
+            return "the node dropped a message, and would take its answer for that to the next one"
         if self.waiting is not None and is_at_work(self.folder):
             self.waiting = time.monotonic()
         if self.waiting is not None and time.monotonic() - self.waiting > self.silence:
-            return f"the node took a message {self.silence:g} s ago, and nothing works on it"
+            return f"the node took a message {self.silence:g} s ago, and nothing is working on it"
         return None
 
     def __enter__(self) -> "Watch":

@@ -94,7 +94,7 @@ class Plan:
         config = resolve(self.method, {"settings": self.settings, "strong": self.strong, **own})
         if not set(self.additions) <= set(digests(config.use, {"METHODS": config.method, "STRONG": config.strong})):
             raise Unable(
-                f"the file of --use, or the package that brings '{self.method}', is not the hub's; copy the hub's here"
+                f"the --use file or package that defines '{self.method}' is not the hub's; copy the hub's here"
             )
         return make_method(config)
 
@@ -185,7 +185,7 @@ def written(letter: Any, content: Tree = None) -> bytes:
 def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
     """A letter of that kind and the tree that came with it."""
     if len(content) > limit:
-        raise Malformed(f"{len(content)} bytes, where at most {limit} were to be expected")
+        raise Malformed(f"{len(content)} bytes, but at most {limit} were expected")
     try:
         body, notes = unpack(content, Path("it"))
         writer = str(notes.get("version", "without a version"))[:60]
@@ -256,7 +256,7 @@ def _shared(name: str) -> FunctionType | None:
 
 def _refuse_models(node: dict[str, Any]) -> dict[str, Any]:
     if "model" in node:
-        raise ValueError("a model where tensors were to be expected")
+        raise ValueError("a model, but tensors were expected")
     return node
 
 
@@ -266,7 +266,7 @@ def _letter(kind: type[T], notes: Any) -> T:
         raise ValueError(f"{kind.__name__} has fields {', '.join(hints)}")
     for name, value in notes.items():
         if not _fits(value, hints[name]):
-            raise ValueError(f"{name} is no {hints[name]}")
+            raise ValueError(f"{name} is not of type {hints[name]}")
     nested = {each.name: Plan for each in fields(kind) if hints[each.name] is Plan}  # type: ignore[arg-type]
     return kind(**{name: _letter(Plan, value) if name in nested else value for name, value in notes.items()})
 

@@ -10,7 +10,7 @@ from fedglean.errors import ConfigError
 def chosen_device(name: str) -> torch.device:
     """`auto` is cuda where there is one."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("the device is 'cuda', but torch sees no CUDA device here; 'cpu' or 'auto' will run")
+        raise ConfigError("the device is 'cuda', but torch finds no CUDA device here; use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 

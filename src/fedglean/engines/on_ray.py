@@ -137,7 +137,7 @@ class RayCrew:
             connect(wanted)
         there = int(ray.cluster_resources().get("CPU", 0))
         if wanted > there:
-            raise ConfigError(f"engine.workers is {wanted}, but the Ray cluster has {there} CPUs; 0 takes all of them")
+            raise ConfigError(f"engine.workers is {wanted}, but the Ray cluster has {there} CPUs; 0 uses all of them")
         pixels, rest = ray.put(place.federation.hub.store.numpy()), ray.put(packed(without_images(place)))
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Actor)
         self.workers = [Remote(kind.remote(pixels, rest, self.first)) for _ in range(min(wanted or there, most))]
@@ -146,7 +146,7 @@ class RayCrew:
         for worker, (name, versions) in zip(self.workers, heard, strict=True):
             worker.name = name
             if versions != _versions():
-                raise ConfigError(f"Ray's {name} has {versions}, but this machine {_versions()}; install the same")
+                raise ConfigError(f"Ray's {name} has {versions}, but this machine has {_versions()}; install the same")
 
 
 def connect(wanted: int) -> None:
@@ -160,8 +160,8 @@ def connect(wanted: int) -> None:
         except (OSError, RuntimeError, ValueError, RayError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ConfigError(
-                f"RAY_ADDRESS is '{address}', but no Ray cluster lets us in there: {reason}; "
-                "does its token lie in ~/.ray/auth_token, and is RAY_AUTH_MODE 'token' here?"
+                f"cannot connect to the Ray cluster at RAY_ADDRESS '{address}': {reason}; "
+                "is its token in ~/.ray/auth_token, and RAY_AUTH_MODE set to 'token' here?"
             ) from error
         return
     own = os.umask(0o077)  # Ray writes its token into the home folder for all to read
@@ -190,7 +190,7 @@ def _told() -> Iterator[None]:
         yield
     except GetTimeoutError as error:
         raise RoundError(
-            f"not all Ray workers have started within {PATIENCE:g} s: are as many CPUs of the cluster free?"
+            f"not all Ray workers started within {PATIENCE:g} s; are that many CPUs of the cluster free?"
         ) from error
     except (RayActorError, RayTaskError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]

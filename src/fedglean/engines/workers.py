@@ -26,13 +26,13 @@ from fedglean.tree import Tree
 def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
     """Refuse what worker processes cannot do."""
     if device.type != "cpu" and name == "ray":
-        raise ConfigError("placement 'ray' runs on CPU cores; take placement 'workers' for a process a GPU")
+        raise ConfigError("placement 'ray' runs on CPU cores only; use placement 'workers' for one process per GPU")
     if threads != 1:
         raise ConfigError(
-            f"placement '{name}' runs one thread a process, but engine.threads is {threads}; set threads to 1"
+            f"placement '{name}' runs one thread per process, but engine.threads is {threads}; use --threads 1"
         )
     if name == "workers" and device.type == "cpu" and "fork" not in multiprocessing.get_all_start_methods():
-        raise ConfigError("placement 'workers' forks processes, which this system cannot; take placement 'here'")
+        raise ConfigError("placement 'workers' forks processes, which this system cannot do; use placement 'here'")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Desk:
         except Gone as gone:
             raise RoundError(
                 f"round {self.round}: {gone} while it had {job.clients}; "
-                "rounds that were checkpointed are safe and the run can be resumed from them"
+                "the checkpointed rounds are safe, and the run can be resumed from them"
             ) from gone
 
 

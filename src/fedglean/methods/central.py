@@ -53,8 +53,8 @@ class Central(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if len(clients) != 1 or not clients[0].labelled or not clients[0].unlabelled:
             raise ConfigError(
-                "a centralised reference needs one client with labelled and unlabelled images; "
-                "set clients = 1 and labels = 'each:N'"
+                "a centralised reference needs a single client, with labelled and unlabelled images; "
+                "use --clients 1 and --labels each:N"
             )
 
     def start(self, make: Callable[..., Model]) -> Record:

@@ -63,7 +63,9 @@ class FedMatch(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not hub_labels and not any(client.labelled for client in clients):
-            raise ConfigError("FedMatch needs labels, at the hub or at clients; here nobody has any")
+            raise ConfigError(
+                "FedMatch needs labels, at the hub or at clients, but nobody has any; choose another label layout"
+            )
 
     def start(self, make: Callable[..., Model]) -> Record:
         sigma = make("model")

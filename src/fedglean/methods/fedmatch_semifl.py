@@ -54,7 +54,7 @@ class FedMatchSemiFL(Method):
         sigma, psi = make("sigma"), make("psi")
         refuse_running_averages(sigma)
         if not any(map(is_kernel, sigma.parameters.values())):
-            raise ConfigError("SemiFL's FedMatch trains convolutions alone; take a model that has some, like 'cnn'")
+            raise ConfigError("SemiFL's FedMatch trains convolutions only; use a model that has some, such as 'cnn'")
         psi = with_kernels_of(psi, tree.zeros(psi))
         memory, velocity = self.sgd.fresh_memory(sigma), tree.zeros(dict(psi.parameters))
         return Record(sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi))

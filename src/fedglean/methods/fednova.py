@@ -45,8 +45,8 @@ class FedNova(Method):
     def __post_init__(self) -> None:
         if self.rate * self.proximity_weight >= 1:
             raise ConfigError(
-                "FedNova's pull leaps over the model that was sent: rate x proximity_weight is "
-                f"{self.rate * self.proximity_weight:g} and must be below 1"
+                "FedNova's rate x proximity_weight must be below 1, or its pull overshoots the model that was sent, "
+                f"not {self.rate * self.proximity_weight:g}"
             )
 
     @property

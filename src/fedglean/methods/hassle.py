@@ -76,7 +76,7 @@ class Hassle(Method):
     def __post_init__(self) -> None:
         if self.variant == "release" and self.threshold:
             raise ConfigError(
-                "the released code labels afresh for every batch and knows no threshold; set threshold = 0"
+                "the released code makes pseudo-labels for every batch and has no threshold; set threshold = 0"
             )
 
     @property

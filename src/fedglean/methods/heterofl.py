@@ -49,7 +49,7 @@ class HeteroFL(Method):
 
     def __post_init__(self) -> None:
         if not all(0 < share <= 1 for share in self.shares):
-            raise ConfigError(f"widths are numbers above 0 and up to 1 with commas between them, not '{self.widths}'")
+            raise ConfigError(f"widths must be numbers above 0 and up to 1, separated by commas, not '{self.widths}'")
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -41,7 +41,7 @@ class ReMixMatch(Central):
         """With rows for the four rotations, which start at zero, as the last layer may."""
         shape = model.architecture.shape
         if shape[1] != shape[2]:
-            raise ConfigError(f"ReMixMatch turns images, so they must be square, not {shape[1]} x {shape[2]}")
+            raise ConfigError(f"ReMixMatch rotates images, so they must be square, not {shape[1]} x {shape[2]}")
         old = {name: model.parameters[name] for name in HEAD}
         rows = {name: part.new_zeros(TURNS, *part.shape[1:]) for name, part in old.items()}
         return _with_head(model, {name: torch.cat([old[name], rows[name]]) for name in HEAD})

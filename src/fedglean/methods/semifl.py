@@ -69,7 +69,7 @@ class SemiFL(Method):
 
     def __post_init__(self) -> None:
         if self.labels_from == "batch" and self.mixup:
-            raise ConfigError("labels_from 'batch' has no fixed labels to mix; add mixup = false")
+            raise ConfigError("labels_from = 'batch' has no fixed labels to mix; set mixup = false")
 
     @property
     def sgd(self) -> SGD:

@@ -31,18 +31,20 @@ def _check_numbers(it: "Architecture") -> None:
     if it.classes < 2:
         raise ConfigError(f"a classifier needs at least 2 classes, not {it.classes}")
     if not 0 < it.width < math.inf:
-        raise ConfigError(f"width is a share of the channels and must be above 0, not {it.width}; 1 is the full model")
+        raise ConfigError(
+            f"width is a share of the channels, so it must be above 0, not {it.width}; 1 is the full model"
+        )
     if not 0 <= it.dropout < 1:
-        raise ConfigError(f"dropout is a share of the units from 0 to below 1, not {it.dropout}")
+        raise ConfigError(f"dropout is a share of the units, so it must be at least 0 and below 1, not {it.dropout}")
     if it.dropout > 0 and not net_of(it.name).dropout:
         having = [name for name, kind in MODELS.items() if kind.dropout]
-        raise ConfigError(f"{it.name} has no dropout layer; {' and '.join(having)} have one")
+        raise ConfigError(f"{it.name} has no dropout layer; use {' or '.join(having)}, or set dropout to 0")
 
 
 def _check_size(it: "Architecture", smallest: int) -> None:
     whole = isinstance(it.shape, tuple) and all(isinstance(side, int) and side > 0 for side in it.shape)
     if not whole or len(it.shape) != 3:
-        raise ConfigError(f"an image's shape is three positive integers (channels, height, width), not {it.shape}")
+        raise ConfigError(f"an image's shape must be three positive integers (channels, height, width), not {it.shape}")
     if min(it.shape[1:]) < smallest:
         sides = f"{it.shape[1]} x {it.shape[2]}"
         raise ConfigError(
@@ -54,7 +56,7 @@ def _check_output(it: "Architecture") -> None:
     if it.plan.output != (0, it.classes):
         made = " x ".join(["n", *map(str, it.plan.output[1:])]) if it.plan.output else "no tensor"
         raise ConfigError(
-            f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, a number a class"
+            f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, one number per class"
         )
 
 
@@ -63,8 +65,8 @@ def _check_groups(it: "Architecture") -> None:
         count = norms.groups(it.norm, channels)
         if count and channels // count * it.plan.positions[name] < 2:
             raise ConfigError(
-                f"norm '{it.norm}' would see a single number a group at {name} of {it.name}; "
-                "take larger images or norm 'layer'"
+                f"norm '{it.norm}' would see a single number per group at {name} of {it.name}; "
+                "use larger images or norm 'layer'"
             )
 
 

@@ -53,7 +53,7 @@ def check_drawable(path: Path) -> None:
     """Before anything is drawn: a picture's kind is in its ending, and its folder must be there."""
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
-        raise ConfigError(f"the ending of '{path}' names no kind of picture; write it as {path.with_suffix('.png')}")
+        raise ConfigError(f"'{path}' is not a kind of picture; write it as {path.with_suffix('.png')}")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it")
     make_folder(path.parent)

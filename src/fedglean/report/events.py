@@ -15,8 +15,7 @@ def write_events(folders: Sequence[Path], out: Path) -> Path:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ConfigError(
-            f"event files are written by the package tensorboard, which is missing ({error}); "
-            "get it with pip install 'fedglean[tensorboard]'"
+            f"event files need the package tensorboard ({error}); install it with pip install 'fedglean[tensorboard]'"
         ) from error
     for group in gather(folders):
         for run in group.runs:

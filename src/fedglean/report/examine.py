@@ -97,13 +97,13 @@ class Examiner:
         output = plain_logits(tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"])
         chances = output.double().softmax(-1).cpu()
         if not bool(torch.isfinite(chances).all()):
-            raise DataError("the final model answers with what is no number: training has diverged")
+            raise DataError("the final model's answers are not numbers, so its training diverged")
         told = run.tested[-1]["accuracy"][name]
         right = (chances.argmax(-1) == dataset.test_labels).double()
         if abs(right.mean() - told) > 0.01:
             raise DataError(
-                f"on the test images found here the model has {right.mean():.1%}, in its run it had {told:.1%}; "
-                "they are not the same images"
+                f"the model has {right.mean():.1%} on the test images found here, but had {told:.1%} in its run, so "
+                "these are other images"
             )
         return {
             "classes": classes,

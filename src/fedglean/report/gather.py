@@ -106,8 +106,9 @@ def _found(path: Path) -> tuple[list[Group], list[Coming]]:
         return [_group(path)], []
     groups, coming = _compared(path) if (path / "compare.json").exists() else (_below(path), [])
     if not groups:
-        lacks = "its comparison has yet to begin" if coming else "no config.toml or seeds.json, here or one folder down"
-        raise StorageError(f"{path} holds no run: {lacks}")
+        if coming:
+            raise StorageError(f"{path} holds no run yet: its comparison has not begun")
+        raise StorageError(f"{path} holds no run, nor does any folder in it; name the folder of a run")
     return groups, coming
 
 
@@ -165,7 +166,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         try:
             told = json.loads(line)
         except ValueError as error:
-            raise StorageError(f"{path} is damaged: line {number} is no JSON ({error})") from error
+            raise StorageError(f"{path} is damaged: line {number} is not JSON ({error})") from error
         if not isinstance(told, dict) or not isinstance(told.get("round"), int):
-            raise StorageError(f"{path} is damaged: line {number} tells of no round")
+            raise StorageError(f"{path} is damaged: line {number} is not a round")
         yield told

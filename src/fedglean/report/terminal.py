@@ -111,7 +111,7 @@ def _plain(console: Console, label: str, rounds: int) -> OnRound:
         if line["round"] in due or final:
             where = "after the last round" if final else f"round {line['round']}/{rounds}"
             spent = duration(time.monotonic() - began)
-            console.print(f"{label}: {where}, {state}, {spent} gone", highlight=False, soft_wrap=True)
+            console.print(f"{label}: {where}, {state}, {spent} so far", highlight=False, soft_wrap=True)
 
     return on_round
 

@@ -33,7 +33,7 @@ class Watcher(ThreadingHTTPServer):
         try:
             super().__init__((HERE, port), Answer)
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"port {port} cannot be had ({error}); take another, or 0 for any free one") from error
+            raise ConfigError(f"port {port} cannot be used ({error}); choose another, or 0 for any free one") from error
 
     @property
     def address(self) -> str:

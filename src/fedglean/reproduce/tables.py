@@ -120,7 +120,7 @@ def _present(table: str, cells: Cells, wish: Wish) -> dict[str, str]:
     sets = {cell: config_of(Training(preset), wish).data for cell, preset in cells.items()}
     missing = {data.name for data in sets.values() if data.name in PUBLISHED and not _on_disk(data)}
     if missing:
-        root = f"which is not in {wish.data_root}" if wish.data_root else "in a folder that --data-root names"
+        root = f"which is not in {wish.data_root}" if wish.data_root else "in a folder given with --data-root"
         needs = " and ".join(f"{name} ({PUBLISHED[name].fetch})" for name in sorted(missing))
         there = [cell for cell, data in sets.items() if data.name not in missing]
         if wish.cell is not None or not there:
@@ -258,7 +258,7 @@ def as_markdown(path: Path) -> str:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} holds no result of a table; name the result.json of one") from error
+        raise StorageError(f"{path} is not the result of a table; name a table's result.json") from error
     text = StringIO()
     drawn = shown(table, lines, MARKDOWN)
     caption, drawn.title, drawn.caption = drawn.caption, None, None

@@ -179,7 +179,7 @@ def _shortened(cell: str, scale: float) -> list[int]:
     if shortest < LEAST:
         least = LEAST / ROUNDS[cell][0]
         raise ConfigError(
-            f"--scale {scale:g} leaves '{cell}' runs of fewer than {LEAST} rounds; take at least {least:g}"
+            f"--scale {scale:g} leaves '{cell}' fewer than {LEAST} rounds a run; use at least --scale {least:g}"
         )
     return [round(T) for T in lengths]
 
