@@ -23,7 +23,7 @@ from fedglean.config import Config, configure, fingerprint
 from fedglean.engines.here import Here, Kept, Served
 from fedglean.engines.loop import PartyError
 from fedglean.engines.on_gpus import GpuPool
-from fedglean.engines.pool import cores, packed
+from fedglean.engines.pool import Pool, cores, packed
 from fedglean.engines.signature import signature_of
 from fedglean.engines.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
@@ -200,6 +200,16 @@ def test_a_worker_that_dies_is_noticed_at_once() -> None:
     ):
         everything(with_method(Dying, workers=2))
     assert time.monotonic() - began < 10
+
+
+def test_a_finished_run_is_shown_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a cluster may be gone by then."""
+    for method in ("semifl", "hassle"):  # with and without something after the last round
+        config = small(method, rounds=1, placement="workers", workers=1)
+        whole = run(config, tmp_path / method)
+        with monkeypatch.context() as patch:
+            patch.setattr(Pool, "started", lambda *given: pytest.fail("a worker was started"))
+            assert resume(tmp_path / method).history == whole.history
 
 
 def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path: Path) -> None:

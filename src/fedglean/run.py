@@ -42,11 +42,16 @@ class Run:
         progress = folder.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
         return cls(experiment, progress, folder)
 
+    @property
+    def finished(self) -> bool:
+        """Whether a run before this one has come to the end."""
+        return self.folder is not None and self.folder.model_path.exists()
+
     def result(self) -> Result:
         """Of a run that has come to its end."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
         predictors = dict(experiment.method.predictors(progress.state))
-        if folder is not None and not folder.model_path.exists():
+        if folder is not None and not self.finished:
             folder.finish(predictors, experiment, progress)
         path = folder.path if folder else None
         return Result(experiment.config, progress.history, predictors, experiment.dataset.classes, path)
@@ -75,7 +80,8 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
     rounds = runs[0].experiment.config.rounds
     with ExitStack() as stack:
         for each in runs:
-            stack.enter_context(each.experiment.placement)
+            if not each.finished:
+                stack.enter_context(each.experiment.placement)
             if each.folder is not None:
                 stack.callback(each.folder.release)
         for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):  # one more: `Method.finish`
