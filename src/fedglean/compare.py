@@ -160,20 +160,8 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
         if not any(each.config.method == floor for each in entries):
             entries.append(_alone(floor, first))
             notes.append(f"{floor} is added, to show what the labels alone are worth")
-    shares = {each.label: each.config.settings["active"] for each in entries if "active" in each.config.settings}
-    if len(set(shares.values())) > 1:
-        each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
-        notes.append(f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it")
-    notes += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
-    alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
-    for each in entries:
-        other = (each.config.model.name, each.config.rounds) not in alone
-        if alone and other and not each.reference:
-            notes.append(
-                f"whether {each.label} gained cannot be said: the labels alone train another model or other rounds"
-            )
     _check(entries, dataset, splits)
-    return Plan(tuple(entries), numbers, tuple(notes))
+    return Plan(tuple(entries), numbers, (*notes, *_remarks(entries)))
 
 
 def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> Comparison:
@@ -289,6 +277,24 @@ def _told(
         if others and options.get(name, options.get(key)) is None:
             notes.append(f"{name} is {value(first)} for all, as for {lead} ({', '.join(others)})")
     return notes
+
+
+def _remarks(entries: Sequence[Entry]) -> list[str]:
+    """In what the methods still differ, and what cannot be said because of it."""
+    remarks = []
+    shares = {each.label: each.config.settings["active"] for each in entries if "active" in each.config.settings}
+    if len(set(shares.values())) > 1:
+        each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
+        remarks.append(f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it")
+    remarks += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
+    alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
+    for each in entries:
+        other = (each.config.model.name, each.config.rounds) not in alone
+        if alone and other and not each.reference:
+            remarks.append(
+                f"whether {each.label} gained cannot be said: the labels alone train another model or other rounds"
+            )
+    return remarks
 
 
 def _alone(name: str, first: Config) -> Entry:
