@@ -324,6 +324,11 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
     if panel.x_label == "round":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    _dress(axes, panel)
+
+
+def _dress(axes: Axes, panel: Panel) -> None:
+    """Titles, the legend, and what the marks mean that are there."""
     xs = {x for line in panel.lines for x, _ in line.published}
     edge = "best" in xs or any(level.published is not None for level in panel.levels)
     dashed = panel.x_label != "round" and any(line.best for line in panel.lines)
