@@ -30,8 +30,7 @@ STEPS, TURNS = 4, 3
 
 
 def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path) -> str:
-    """The name of the executor for clients that hold these images; `memory` is the file of what was found before."""
-    pools = [pool for pool in pools if len(pool)]
+    """The name of the executor for clients that hold these images, each some; `memory` is what was found before."""
     if len(pools) < 2:
         return "loop"
     if pools[0].index.is_cuda:
