@@ -364,6 +364,14 @@ def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulatio
     assert torch.equal(whole.test_images, hub.test_images)
 
 
+def test_a_hub_whose_test_set_lacks_a_class_is_refused_as_its_simulation_is(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "own")
+    shutil.rmtree(tmp_path / "own" / "test" / "3")
+    for read_party in (hub_images, from_folder):
+        with pytest.raises(DataError, match="lacks the class '3', which has labelled images"):
+            read_party(tmp_path / "own")
+
+
 def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path, tmp_path: Path) -> None:
     (tmp_path / "test").symlink_to(root / "test")
     hub = hub_images(tmp_path)

@@ -52,6 +52,15 @@ def federated(name: str, own: Collected) -> Dataset:
     )
 
 
+def refuse_untested(
+    source: Path, classes: tuple[str, ...], labels: NDArray[np.int64], test_labels: NDArray[np.int64]
+) -> None:
+    """Every class that there are labels of must be in the test set."""
+    if lacking := sorted(set(labels.tolist()) - set(test_labels.tolist())):
+        named = classes[lacking[0]]
+        raise DataError(f"the test set of {source} has no images of the class '{named}', which has labels; add some")
+
+
 def _split(own: Collected) -> Split:
     def held(owner: int, labelled: bool) -> Tensor:
         return torch.from_numpy(np.flatnonzero((own.owners == owner) & ((own.labels != UNKNOWN) == labelled)))
@@ -78,11 +87,7 @@ def _refuse(own: Collected) -> None:
     known = np.unique(own.labels[own.labels != UNKNOWN])
     if not len(known):
         raise DataError(f"{own.source} has no labelled images; label a few of each class, at the hub or at a client")
-    if lacking := sorted(set(known.tolist()) - set(own.test_labels.tolist())):
-        named = own.classes[lacking[0]]
-        raise DataError(
-            f"the test set of {own.source} has no images of the class '{named}', which has labels; add some"
-        )
+    refuse_untested(own.source, own.classes, known, own.test_labels)
     if unheard := sorted(set(own.test_labels.tolist()) - set(known.tolist())):
         named = own.classes[unheard[0]]
         raise DataError(f"nobody in {own.source} has labels of the class '{named}' of the test set; add some")

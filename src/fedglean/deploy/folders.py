@@ -16,7 +16,7 @@ from torch import Tensor
 from fedglean.data.dataset import Dataset
 from fedglean.data.folders import File, at_the_hub, files_held, mark_of, pixels_of
 from fedglean.data.images import Images
-from fedglean.data.own import UNKNOWN
+from fedglean.data.own import UNKNOWN, refuse_untested
 from fedglean.data.partition import Split
 from fedglean.deploy.branch import Holdings
 from fedglean.deploy.wire import Declaration
@@ -76,6 +76,7 @@ def hub_images(root: Path) -> HubImages:
     classes, hub, test = at_the_hub(root)
     images = torch.from_numpy(pixels_of([*hub, *test]))
     labels, test_labels = (_labels(part) for part in (hub, test))
+    refuse_untested(root, classes, labels.numpy(), test_labels.numpy())
     return HubImages(classes, images[: len(hub)], labels, images[len(hub) :], test_labels, mark_of(root, [*hub, *test]))
 
 
