@@ -138,6 +138,12 @@ def test_what_no_file_can_hold_is_refused_by_type(content: Any) -> None:
         tree.encode(content)
 
 
+@pytest.mark.parametrize("key", [(1, 2), None, 1.5, b"a"])
+def test_a_key_that_would_come_back_as_another_or_not_at_all_is_refused(key: Any) -> None:
+    with pytest.raises(TypeError, match="a tree holds its parts by texts and whole numbers; /pairs holds one by"):
+        tree.encode({"pairs": {key: torch.ones(1)}})
+
+
 @pytest.mark.parametrize(
     "content", [{"a/b": torch.ones(1), "a": {"b": torch.zeros(1)}}, {1: torch.ones(1), "1": torch.ones(2)}]
 )

@@ -159,6 +159,8 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
         )
     specs, tensors = [], {}
     for key, child in zip(keys, children, strict=True):
+        if not isinstance(key, str | int):
+            raise TypeError(f"a tree holds its parts by texts and whole numbers; {prefix} holds one by {key!r}")
         spec, inner = encode(child, f"{prefix}/{key}")
         if clash := inner.keys() & tensors.keys():
             raise TypeError(f"two tensors of a tree would both be called {sorted(clash)[0]}")
