@@ -368,7 +368,7 @@ def test_a_hub_whose_test_set_lacks_a_class_is_refused_as_its_simulation_is(root
     shutil.copytree(root, tmp_path / "own")
     shutil.rmtree(tmp_path / "own" / "test" / "3")
     for read_party in (hub_images, from_folder):
-        with pytest.raises(DataError, match="lacks the class '3', which has labelled images"):
+        with pytest.raises(DataError, match="has no images of the class '3', which has labels"):
             read_party(tmp_path / "own")
 
 

@@ -73,7 +73,7 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     done = max(end.rounds)
     verb = "reaches" if group.finished else "is at"
     one_task = len({each.config.data for each in asked}) == 1
-    among = " best of its kind here," if len(asked) > 1 and one_task else ""
+    among = f" best of {len(asked)} methods," if len(asked) > 1 and one_task else ""
     when = f"after the last of {config.rounds} rounds" if group.finished else f"after round {done} of {config.rounds}"
     return {
         "label": group.label,
