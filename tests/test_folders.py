@@ -161,6 +161,18 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "nowhere is not a folder")
 
 
+@pytest.mark.parametrize(("right", "wrong"), [("hub", "Hub"), ("clients", "client"), ("test", "tests")])
+def test_a_folder_that_would_be_passed_over_for_its_name_is_refused(right: str, wrong: str, root: Path) -> None:
+    (root / right).rename(root / wrong)
+    refused(root, f"{wrong} must be called '{right}'; rename it")
+
+
+@pytest.mark.parametrize("link", ["clients/east", "clients/north/2023", "hub/cat/9.png"])
+def test_a_link_to_what_is_not_there_is_refused(link: str, root: Path) -> None:
+    (root / link).symlink_to("/not/mounted")
+    refused(root, f"{link} is a link to something that is not there; mend or remove it")
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "neither hub/CLASS nor test/CLASS, so its classes are unknown")
 

@@ -16,6 +16,7 @@ import os
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,7 @@ def from_folder(root: Path) -> Dataset:
         raise DataError(
             f"{root} is not a folder; name one with hub/CLASS, clients/NAME and optionally test/CLASS in it"
         )
+    _refuse_misspelt(root)
     clients = subfolders(root / "clients")
     classes, hub, test = at_the_hub(root)
     train = hub + [file for number, client in enumerate(clients) for file in files_held(client, number, classes)]
@@ -70,6 +72,14 @@ def from_folder(root: Path) -> Dataset:
     )
 
 
+def _refuse_misspelt(root: Path) -> None:
+    """A folder `Test` or `client` would be passed over for its name, with all that is in it."""
+    missing = [name for name in ("hub", "clients", "test") if not (root / name).is_dir()]
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and (near := get_close_matches(path.name.casefold(), missing, n=1, cutoff=0.8)):
+            raise DataError(f"{path} must be called '{near[0]}'; rename it")
+
+
 def mark_of(root: Path, files: list[File]) -> str:
     """Which files these are, by name and size: the same JPEG may be decoded a little otherwise on another machine."""
     named = [(file.path.relative_to(root).as_posix(), file.path.stat().st_size, file.owner) for file in files]
@@ -81,10 +91,17 @@ def subfolders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    _refuse_broken_links(inside)
     for path in inside:
         if path.is_file() and path.suffix.lower() in _SUFFIXES:
             raise DataError(f"{path} lies beside the folders in {folder}; move it into one of them")
     return [path for path in inside if path.is_dir()]
+
+
+def _refuse_broken_links(paths: list[Path]) -> None:
+    """Links to a disk that is not there, say: passed over, their images would be missing without a word."""
+    if broken := next((path for path in paths if path.is_symlink() and not path.exists()), None):
+        raise DataError(f"{broken} is a link to something that is not there; mend or remove it")
 
 
 def _files(folder: Path) -> list[Path]:
@@ -95,9 +112,11 @@ def _files(folder: Path) -> list[Path]:
         folders[:] = [name for name, real in visible.items() if real not in seen]  # a link may lead back here
         seen.update(visible.values())
         found += [Path(place, name) for name in names if not name.startswith(".")]
-    if other := next((path for path in sorted(found) if path.suffix.lower() in _OTHER_IMAGES), None):
+    found.sort()
+    _refuse_broken_links(found)
+    if other := next((path for path in found if path.suffix.lower() in _OTHER_IMAGES), None):
         raise DataError(f"{other} is of a kind that cannot be read; convert it to png or jpg, or remove it")
-    images = sorted(path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file())
+    images = [path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file()]
     if odd := next((path for path in images if not str(path).isprintable()), None):
         raise DataError(f"{str(odd)!a} has characters in its name that cannot be shown; rename it")
     return images
