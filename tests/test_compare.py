@@ -98,7 +98,7 @@ def test_the_numbers_written_down_are_those_of_the_runs(done: Comparison) -> Non
 
 def test_the_picture_has_a_panel_for_rounds_bytes_and_seconds(done: Comparison) -> None:
     panels = cost_drawing(done.results, "title", ["hub-all"]).axes
-    assert [panel.get_xlabel() for panel in panels] == ["rounds", "MB a seed, down and up", "seconds a seed"]
+    assert [panel.get_xlabel() for panel in panels] == ["rounds", "MB per seed, down and up", "seconds per seed"]
     sent = {line.get_label(): line for line in panels[1].get_lines()}
     assert set(sent) == set(done.results)
     total = sum(done.results["semifl"][0].bytes_sent) / 1e6

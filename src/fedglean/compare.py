@@ -307,7 +307,7 @@ def _alone(name: str, first: Config) -> Entry:
 def _advantage(entry: Entry) -> str:
     if entry.config.method in ALL_LABELS:
         return f"it has all labels, at the {'hub' if entry.config.method == 'hub-all' else 'clients'}"
-    return "it has everybody's images at one place"
+    return "it has everybody's images in one place"
 
 
 def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:

@@ -34,9 +34,9 @@ Layer = Mapping[str, Any]
 @dataclass(frozen=True)
 class DataConfig:
     name: str = setting("digits", "the data set")
-    root: str | None = setting(None, "where it lies on disk")
-    allow_partial: bool = setting(False, "go on with a part of a published set")
-    images: int | None = setting(None, "take only so many of the training images", low=1)
+    root: str | None = setting(None, "the folder or file that holds it")
+    allow_partial: bool = setting(False, "accept a published set of which a part is missing")
+    images: int | None = setting(None, "use only this many of the training images", low=1)
 
     @property
     def title(self) -> str:
@@ -57,28 +57,32 @@ class ModelConfig:
     name: str = setting("cnn", "the net")
     norm: str = setting("static", "how it normalises")
     dropout: float = setting(
-        0.0, "share of hidden units that mlp drops; fed-shvr with perturb = dropout alone does", low=0, high=1
+        0.0, "share of hidden units that mlp drops; only for fed-shvr with perturb = dropout", low=0, high=1
     )
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    quorum: float = setting(0.5, "share of the asked clients that must answer, else the run stops", low=0, high=1)
+    quorum: float = setting(0.5, "share of the asked clients that must answer, or the run stops", low=0, high=1)
     stretch: float = setting(100.0, "how far an upload may be from what was sent, relative to it", low=0)
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     executor: str = setting(
-        "auto", "clients one by one, stacked as one tensor program, or as measured", choices=("auto", "loop", "stack")
+        "auto",
+        "clients one by one (loop), as one tensor program (stack), or as is faster (auto)",
+        choices=("auto", "loop", "stack"),
     )
     placement: str = setting("here", "where blocks run", choices=("here", "workers", "ray"))
-    workers: int = setting(0, "processes; 0 is one a core, on CUDA one a GPU, on ray one a CPU of the cluster", low=0)
-    device: str = setting("auto", "auto is cuda where there is one", choices=("auto", "cpu", "cuda"))
+    workers: int = setting(0, "processes; 0 means one per core, on CUDA one per GPU, on ray one per CPU", low=0)
+    device: str = setting("auto", "where to compute; auto is cuda if there is one", choices=("auto", "cpu", "cuda"))
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
-    compile: bool = setting(False, "fuse stacked steps with torch.compile on CUDA; a minute for each kind of step")
+    compile: bool = setting(
+        False, "fuse stacked steps with torch.compile on CUDA; takes a minute for each kind of step"
+    )
     half: bool = setting(False, "bf16 autocast on CUDA; needs compile")
-    deterministic: bool = setting(True, "only CUDA kernels that repeat their last bits; twice as fast without")
+    deterministic: bool = setting(True, "use only CUDA kernels that repeat their last bits; twice as fast without")
     threads: int = setting(1, "torch threads; another number changes the last bits", low=1, high=1024)
     block: int = setting(16, "clients whose uploads are summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)
@@ -95,9 +99,9 @@ class Config:
     split: SplitConfig
     model: ModelConfig
     rounds: int = setting(50, "number of rounds", low=1)
-    seed: int = setting(0, "everything random follows from it", low=0, high=2**63 - 1)
-    strong: str = setting("fixmatch-ra", "what a strong view is")
-    use: str | None = setting(None, "a Python file with methods, models, data sets, views and the like of one's own")
+    seed: int = setting(0, "the seed of everything random", low=0, high=2**63 - 1)
+    strong: str = setting("fixmatch-ra", "the strong augmentation")
+    use: str | None = setting(None, "a Python file with your own methods, models, data sets, views and the like")
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
 

@@ -291,7 +291,9 @@ def _trimmed(foreign: Indices, own: Indices, sizes: Indices, ratio: float) -> tu
 
 
 LAYOUTS: dict[str, LabelLayout] = {
-    "hub:N": LabelLayout(_hub, "N labels at the hub, equally many a class; the clients share the rest without labels"),
+    "hub:N": LabelLayout(
+        _hub, "N labels at the hub, equally many per class; the clients share the rest without labels"
+    ),
     "all-hub": LabelLayout(
         _all_hub, "all images and labels at the hub, nothing at the clients (the centralised ceiling)"
     ),

@@ -154,7 +154,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fed-pseudo": Entry(
         FedSHVR,
-        "labels at clients; FedAvg with hard pseudo-labels that gain weight: Fed-SHVR without what makes it (2021)",
+        "labels at clients; FedAvg with hard pseudo-labels that gain weight: Fed-SHVR without its own ideas (2021)",
         {**_TWO_DIGITS_EACH, "settings": {"rate": 0.1, "perturb": "noise", **_PSEUDO}},
     ),
     "fed-mt": Entry(
@@ -214,7 +214,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fednova": Entry(
         FedNova,
-        "labels at clients; averages what clients did a step, however many steps each took (2020)",
+        "labels at clients; averages what clients did per step, however many steps each took (2020)",
         {**_UNLIKE, "settings": _SOME_COME},
     ),
     "scaffold": Entry(

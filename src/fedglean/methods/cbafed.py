@@ -34,7 +34,7 @@ class CBAFed(Method):
     """Class-balanced adaptive pseudo-labels; the paper counts its rounds after the warm-up."""
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
-    warmup_rounds: int = setting(1, "first rounds, in which labelled clients alone take part", low=1)
+    warmup_rounds: int = setting(1, "first rounds, in which only labelled clients take part", low=1)
     warmup_epochs: int = setting(501, "epochs at a labelled client in a round of the warm-up", low=1)
     epochs: int = setting(11, "epochs at a labelled client; pseudo-labelled images are seen once", low=1)
     batch: int = setting(64, "batch size", low=1)
@@ -47,7 +47,7 @@ class CBAFed(Method):
     global_residual: float = setting(0.5, "share of the older weights at the hub", low=0, high=1)
     rate: float = setting(0.03, "learning rate on labels", low=0)
     pseudo_rate: float = setting(0.02, "learning rate on pseudo-labels", low=0)
-    momentum: float = setting(0.9, "momentum; a client goes on with that of its last visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum; a client continues with that of its last visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(5.0, "largest norm of a gradient", low=1e-6)
 

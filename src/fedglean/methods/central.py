@@ -34,9 +34,9 @@ class Central(Method):
     labelled_view: ClassVar[str] = "weak"
     views: ClassVar[tuple[str, ...]]
 
-    steps: int = setting(1024, "steps a round", low=1)
-    batch: int = setting(64, "labelled images a step", low=1)
-    ratio: int = setting(1, "unlabelled images a labelled one", low=1)
+    steps: int = setting(1024, "steps per round", low=1)
+    batch: int = setting(64, "labelled images per step", low=1)
+    ratio: int = setting(1, "unlabelled images per labelled one", low=1)
     rate: float = setting(0.03, "learning rate of round 1; falls to a fifth as cos(7/16 pi x)", low=0)
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
@@ -54,7 +54,7 @@ class Central(Method):
         if len(clients) != 1 or not clients[0].labelled or not clients[0].unlabelled:
             raise ConfigError(
                 "a centralised reference needs a single client, with labelled and unlabelled images; "
-                "use --clients 1 and --labels each:N"
+                "use clients = 1 and labels = 'each:N'"
             )
 
     def start(self, make: Callable[..., Model]) -> Record:

@@ -39,13 +39,13 @@ class FedFixMatch(Method):
     epochs: int = setting(5, "local epochs; each is as many steps as labelled batches fit into all images", low=1)
     labelled_batch: int = setting(128, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
     unlabelled_weight: float = setting(1.0, "weight of the unlabelled loss", low=0)
     labels_from: str = setting(
         "local", "the model in training labels, or the global one that was received", choices=("local", "global")
     )
     rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
@@ -95,8 +95,8 @@ class FedSGDFixMatch(Method):
     """
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
-    steps: int = setting(250, "steps a round, each an exchange with all of them", low=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    steps: int = setting(250, "steps per round, each an exchange with all of them", low=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
     unlabelled_weight: float = setting(1.0, "weight of the clients' gradient", low=0)
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     client_batch: int = setting(10, "batch size at each client", low=1)

@@ -32,7 +32,7 @@ class FedMixMatch(Method):
     unlabelled_weight: float = setting(75.0, "weight of the unlabelled loss once it has grown", low=0)
     ramp: float = setting(0.4, "share of the rounds over which that weight grows, linearly", low=0, high=1)
     rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:

@@ -33,12 +33,14 @@ class FedMT(Method):
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)
     batch: int = setting(32, "batch size of images that the teacher speaks about", low=1)
     rate: float = setting(0.01, "learning rate", low=0)
-    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     consistency_weight: float = setting(50.0, "weight of the squared difference from the teacher", low=0)
     ramp_epochs: float = setting(50.0, "local epochs over which that weight grows", low=0)
     early_average: float = setting(0.99, "decay of the teacher's average while the weight grows", low=0, high=1)
     late_average: float = setting(0.999, "decay of the teacher's average afterwards", low=0, high=1)
-    keep_teacher: bool = setting(False, "go on with the teacher of the last visit; else it begins as the global model")
+    keep_teacher: bool = setting(
+        False, "continue with the teacher of the last visit; otherwise it starts as the global model"
+    )
     view: str = setting("noise", "what makes two copies of an image differ", choices=("weak", "shift", "noise"))
 
     @property

@@ -30,10 +30,10 @@ class FedAvgM(Method):
     global_momentum: float = setting(0.9, "momentum of the hub's step towards the clients' mean", low=0, high=0.999)
     momentum: float = setting(0.0, "momentum at clients", low=0, high=0.999)
     nesterov: bool = setting(False, "Nesterov's momentum at clients")
-    keep_momentum: bool = setting(False, "a client goes on with the momentum of its last visit")
+    keep_momentum: bool = setting(False, "a client continues with the momentum of its last visit")
     decay: float = setting(0.0, "weight decay", low=0)
     clip: float | None = setting(None, "largest norm of a gradient", low=1e-6)
-    weigh_by: str = setting("images", "what a client weighs by", choices=("images", "nothing"))
+    weigh_by: str = setting("images", "what a client is weighted by", choices=("images", "nothing"))
     view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
 
     @property

@@ -44,9 +44,9 @@ class FedMatch(Method):
     unlabelled_batch: int = setting(100, "batch size of unlabelled images", low=1)
     hub_batch: int = setting(100, "batch size at the hub", low=1)
     rate: float = setting(1e-3, "learning rate", low=0)
-    threshold: float = setting(0.75, "confidence from which on a prediction is used", low=0, high=1)
+    threshold: float = setting(0.75, "confidence from which a prediction is used", low=0, high=1)
     helpers: int = setting(2, "H: clients that help a client", low=0)
-    helper_interval: int = setting(10, "helpers are sent in every so many-th round", low=1)
+    helper_interval: int = setting(10, "number of rounds from one sending of helpers to the next", low=1)
     supervised_weight: float = setting(10.0, "lambda_s", low=0)
     consistency_weight: float = setting(0.01, "lambda_i, of the difference from the helpers' predictions", low=0)
     agreement_weight: float = setting(0.01, "lambda_a, of the pseudo-labels that client and helpers agree on", low=0)
@@ -55,7 +55,7 @@ class FedMatch(Method):
     psi_share: float = setting(0.2, "psi at the start, as a share of sigma", low=0)
     smallest: float = setting(5e-6, "an element of psi up to this size counts as 0 (hub: 1e-5)", low=0)
     smallest_change: float = setting(5e-5, "an element that changed by no more is not sent (hub: 1e-5)", low=0)
-    view: str = setting("plain", "how images are seen where not strongly", choices=("plain", "weak"))
+    view: str = setting("plain", "how images are seen where not by the strong view", choices=("plain", "weak"))
 
     @property
     def sgd(self) -> SGD:

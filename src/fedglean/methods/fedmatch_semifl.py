@@ -34,7 +34,7 @@ class FedMatchSemiFL(Method):
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
     global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     batch: int = setting(10, "batch size at clients", low=1)

@@ -35,7 +35,7 @@ class FedNova(Method):
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.05, "learning rate", low=0)
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
     proximity_weight: float = setting(0.0, "pull towards the model that was sent, after the momentum", low=0)
     global_momentum: float = setting(0.0, "momentum of the hub's step", low=0, high=0.99)

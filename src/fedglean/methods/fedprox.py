@@ -29,7 +29,7 @@ class FedProx(Method):
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.05, "learning rate", low=0)
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
     proximity_weight: float = setting(0.01, "mu of eq. (2): pull towards the model that was sent", low=0)
     stragglers: float = setting(0.0, "share of the visits that end after a random number of the epochs", low=0, high=1)

@@ -33,7 +33,7 @@ class FedRGD(Method):
     groups: int = setting(2, "S: groups of clients", low=1)
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
     batch: int = setting(64, "batch size", low=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
     rate: float = setting(0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0)
     warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
     momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)

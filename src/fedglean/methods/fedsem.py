@@ -21,11 +21,11 @@ class FedSem(Method):
     """The paper leaves open how long the first phase is; labels are guessed afresh at every visit."""
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
-    labels_only: float = setting(0.5, "share of the rounds in which labels alone are trained on", low=0, high=1)
+    labels_only: float = setting(0.5, "share of the rounds that train on labels only", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)
     batch: int = setting(32, "batch size", low=1)
     rate: float = setting(0.01, "learning rate", low=0)
-    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
     view: str = setting("plain", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
 

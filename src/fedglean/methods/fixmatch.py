@@ -18,9 +18,9 @@ class FixMatch(Central):
 
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")
 
-    ratio: int = setting(7, "unlabelled images a labelled one", low=1)
+    ratio: int = setting(7, "unlabelled images per labelled one", low=1)
     weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is used", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is used", low=0, high=1)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         labelled, weak, strong = jointly(model, batch.labelled.images, *batch.unlabelled.views)

@@ -37,7 +37,7 @@ class FL2(Method):
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     pretraining: int = setting(50, "epochs at the hub before the first clients are asked", low=0)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    confident: float = setting(0.95, "confidence from which on an image is held to flatness", low=0, high=1)
+    confident: float = setting(0.95, "confidence from which an image is held to flatness", low=0, high=1)
     radius: float = setting(0.1, "rho: how far the perturbation goes; 0 switches it off", low=0)
     weigh_by_status: bool = setting(True, "weigh clients by 1 - mean confidence, not equally")
     global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
@@ -45,7 +45,9 @@ class FL2(Method):
     client_batch: int = setting(32, "batch size at clients", low=1)
     rate: float = setting(0.03, "learning rate", low=0)
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    momentum: float = setting(0.9, "Nesterov momentum; a client goes on with that of its last visit", low=0, high=0.999)
+    momentum: float = setting(
+        0.9, "Nesterov momentum; a client continues with that of its last visit", low=0, high=0.999
+    )
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 

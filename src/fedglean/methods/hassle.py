@@ -51,10 +51,10 @@ class Hassle(Method):
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(10, "local epochs of the two models", low=1)
-    residual_steps: int = setting(10, "steps of the residual models a visit", low=1)
+    residual_steps: int = setting(10, "steps of the residual models per visit", low=1)
     batch: int = setting(128, "batch size", low=1)
     rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     view: str = setting("weak", "what is trained on", choices=("plain", "weak"))
     residual_decay: float = setting(0.0, "weight decay of the residual models (released code: 1e-4)", low=0)
     residual: bool = setting(True, "residual alignment (GRA)")
@@ -67,7 +67,7 @@ class Hassle(Method):
     supervised_temperature: float = setting(2.0, "temperature of eq. (7) for the supervised residual", low=1e-3)
     unsupervised_temperature: float = setting(1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3)
     threshold: float = setting(
-        0.0, "confidence from which on a pseudo-label is used; 0 uses all (Table 6: 0.95)", low=0, high=1
+        0.0, "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)", low=0, high=1
     )
     variant: str = setting(
         "paper", "the paper's equations, or what the released code does", choices=("paper", "release")

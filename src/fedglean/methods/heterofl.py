@@ -34,15 +34,15 @@ class HeteroFL(Method):
     """Algorithm 1 with the defaults of the released code."""
 
     widths: str = setting("1,0.5,0.25,0.125,0.0625", "shares of the channels, dealt out to the clients in turn")
-    dynamic: bool = setting(False, "draw every client's width afresh in every round")
+    dynamic: bool = setting(False, "draw every client's width anew in every round")
     scaler: bool = setting(True, "divide a narrow model's layers by its width while it trains")
-    mask: bool = setting(True, "leave out the outputs of classes that a client has no label of")
+    mask: bool = setting(True, "leave out the outputs of classes that a client has no labels of")
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.1, "learning rate", low=0)
     staircase: bool = setting(True, "a tenth of the rate after 3/8 of the rounds, a hundredth after 5/8")
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
     view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))

@@ -44,7 +44,7 @@ class ProxyFL(Method):
     epochs: int = setting(5, "local epochs; each is as many steps as labelled batches fit into all images", low=1)
     labelled_batch: int = setting(128, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
-    threshold: float = setting(0.95, "confidence from which on a guess is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a guess is trusted", low=0, high=1)
     pseudo_weight: float = setting(1.0, "weight of the pseudo-labels' loss", low=0)
     contrast_weight: float = setting(1.0, "weight of the contrast between proxies and images", low=0)
     prior_decay: float = setting(0.99, "how slowly the class shares follow what clients report", low=0, high=1)
@@ -53,7 +53,7 @@ class ProxyFL(Method):
     tuning_rate: float = setting(0.005, "learning rate at the hub", low=0)
     largest_margin: float = setting(100.0, "bound of the margin, else the widest gap between neighbours", low=0)
     rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
 
     @property

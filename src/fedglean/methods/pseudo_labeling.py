@@ -21,7 +21,7 @@ class PseudoLabeling(Central):
 
     weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
     ramp: float = setting(0.4, "share of the run over which the weight grows, linearly", low=0, high=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is used; 0 uses all", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is used; 0 uses all", low=0, high=1)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         logits = model(batch.unlabelled.images)

@@ -31,7 +31,7 @@ class ReMixMatch(Central):
 
     mix_weight: float = setting(1.5, "weight of the guessed labels of mixed images", low=0)
     strong_weight: float = setting(0.5, "weight of the guessed labels of an unmixed strong view", low=0)
-    rotation_weight: float = setting(0.5, "weight of telling by how much a strong view was turned", low=0)
+    rotation_weight: float = setting(0.5, "weight of telling how far a strong view was rotated", low=0)
     ramp: float = setting(1 / 64, "share of the run over which the first two weights grow, linearly", low=0, high=1)
     temperature: float = setting(0.5, "sharpening of a guess; 1 leaves it as it is", low=1e-3)
     concentration: float = setting(0.75, "both parameters of the Beta distribution of the ratio", low=0.01, high=1)

@@ -33,9 +33,9 @@ from fedglean.tree import Record, Tree
 class RSCFed(Method):
     """A client drawn into several subsets trains for each, from the same global model; its teacher goes on."""
 
-    subsets: int = setting(3, "M: subsets of clients a round", low=1)
+    subsets: int = setting(3, "M: subsets of clients per round", low=1)
     subset_size: int = setting(5, "K: clients of a subset", low=1)
-    warm_up: int = setting(7, "exchanges of labelled clients alone before round 1", low=0)
+    warm_up: int = setting(7, "exchanges with labelled clients only, before round 1", low=0)
     epochs: int = setting(1, "local epochs", low=1)
     batch: int = setting(64, "batch size", low=1)
     labelled_rate: float = setting(0.03, "learning rate of labelled clients", low=0)

@@ -35,11 +35,11 @@ class Sage(Method):
     epochs: int = setting(5, "local epochs; each is as many steps as labelled batches fit into all images", low=1)
     labelled_batch: int = setting(128, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
-    threshold: float = setting(0.95, "confidence from which on a guess is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a guess is trusted", low=0, high=1)
     half_gap: float = setting(0.05, "gap of confidences at which the local guess has half the say", low=1e-6, high=1)
     unlabelled_weight: float = setting(1.0, "weight of the unlabelled loss", low=0)
     rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
 
     @property

@@ -42,7 +42,7 @@ class SemiFL(Method):
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(0.95, "confidence from which on a pseudo-label is trusted", low=0, high=1)
+    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
     mixup: bool = setting(True, "train on Mixup of confident and arbitrary images too")
     mix_concentration: float = setting(
         0.75, "both parameters of the Beta distribution of the Mixup ratio", low=0.01, high=1
@@ -55,11 +55,11 @@ class SemiFL(Method):
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
     keep_momentum: bool = setting(
-        True, "a client goes on with the momentum of its last visit, as the released code does"
+        True, "a client continues with the momentum of its last visit, as the released code does"
     )
     combine: str = setting("fine-tune", "how hub and clients meet (Table 2; halves: what it calls FedRGD)",
                            choices=("fine-tune", "parallel", "halves"))  # fmt: skip
-    labels_from: str = setting("global", "the global model labels once a round, or the trained one a batch (Table 2)",
+    labels_from: str = setting("global", "the global model labels each round, or the trained one each batch (Table 2)",
                                choices=("global", "batch"))  # fmt: skip
     statistics_from: str = setting(
         "everyone", "whose images give the test statistics (Table 3)", choices=("hub", "everyone")

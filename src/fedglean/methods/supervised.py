@@ -14,7 +14,7 @@ from fedglean.tree import Record
 class HubTraining(Method):
     """Training at the hub alone: a round is so many epochs, and nothing is sent."""
 
-    epochs: int = setting(5, "epochs a round", low=1)
+    epochs: int = setting(5, "epochs per round", low=1)
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
@@ -55,7 +55,7 @@ class FedAvg(Method):
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.05, "learning rate", low=0)
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    momentum: float = setting(0.0, "momentum, afresh at every visit", low=0, high=0.999)
+    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
     view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
 

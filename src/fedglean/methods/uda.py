@@ -19,10 +19,10 @@ class UDA(Central):
 
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")
 
-    ratio: int = setting(7, "unlabelled images a labelled one", low=1)
+    ratio: int = setting(7, "unlabelled images per labelled one", low=1)
     weight: float = setting(1.0, "weight of the unlabelled images", low=0)
     temperature: float = setting(0.4, "sharpening of a target; 1 leaves it as it is", low=1e-3)
-    threshold: float = setting(0.8, "confidence from which on a target is used", low=0, high=1)
+    threshold: float = setting(0.8, "confidence from which a target is used", low=0, high=1)
     signal: str = setting("none", "how fast labelled images that are known already are let in",
                           choices=("none", "linear", "log", "exp"))  # fmt: skip
 

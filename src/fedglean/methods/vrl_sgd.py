@@ -25,7 +25,7 @@ from fedglean.tree import Record
 class VRLSGD(Method):
     """Algorithm 1; with `warm_up` it is VRL-SGD-W."""
 
-    period: int = setting(20, "local steps a round, the same for all", low=1)
+    period: int = setting(20, "local steps per round, the same for all", low=1)
     batch: int = setting(32, "batch size", low=1)
     rate: float = setting(0.005, "learning rate", low=1e-9)
     decay: float = setting(0.0, "weight decay", low=0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedglean.report.picture import COLOURS, Result
 
-SENT = "MB a seed, down and up"
+SENT = "MB per seed, down and up"
 STYLES = ("-", "--", ":", "-.")
 Line = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ Line = Mapping[str, Any]
 COSTS: Mapping[str, Callable[[Line], float]] = {
     "rounds": lambda line: 1.0,
     SENT: lambda line: (line["bytes_down"] + line["bytes_up"]) / 1e6,
-    "seconds a seed": lambda line: line["seconds"],
+    "seconds per seed": lambda line: line["seconds"],
 }
 
 

@@ -65,7 +65,7 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     tested = [group for group in asked if any(run.tested for run in group.runs)]
     if not tested:
         config = asked[0].config
-        sentence = f"{asked[0].label} on {config.data.title}: no round is tested yet"
+        sentence = f"{asked[0].label} on {config.data.title}: no round has been tested yet"
         return {"label": asked[0].label, "sentence": sentence, "detail": ""}
     group = max(tested, key=lambda group: last(group.runs, _result(group)).mean)
     name, config = _result(group), group.config
@@ -87,14 +87,14 @@ def _spread(scores: Scores) -> str:
         return "one seed"
     return (
         f"mean of {len(scores.values)} seeds, standard deviation {100 * scores.deviation:.1f} points, "
-        f"{percent(min(scores.values))} to {percent(max(scores.values))}"
+        f"from {percent(min(scores.values))} to {percent(max(scores.values))}"
     )
 
 
 def _best(scores: Scores) -> str:
     if len(scores.values) == 1:
         return f"The best round, {scores.rounds[0]}, had {percent(scores.mean)}; it is chosen on the test set."
-    return f"The best round of each seed had {percent(scores.mean)} on average; it is chosen on the test set."
+    return f"Each seed's best round, chosen on the test set, had {percent(scores.mean)} on average."
 
 
 def _result(group: Group) -> str:
@@ -117,7 +117,7 @@ def did_it_help(groups: Sequence[Group], examiner: Examiner, coming: Sequence[Co
     waited = [floor for floor in alone if not floor.finished]
     if any(_same_task(group.runs[0], floor.runs[0]) for group in methods for floor in waited):
         return {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
-    return {"answers": [], "how": _how(methods[0]), "why": "That takes a run on the labels alone to compare with:"}
+    return {"answers": [], "how": _how(methods[0]), "why": "To find out, train on the labels alone too, and compare:"}
 
 
 def _fits(floor: Coming, methods: Sequence[Group]) -> bool:
@@ -137,8 +137,8 @@ def _without_methods(groups: Sequence[Group]) -> str:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
     return (
-        f"{_listed(pooled)} {verb} everybody's images at one place, unlabelled ones too: {kind} to measure federations "
-        "by, no answer about clients that keep theirs."
+        f"{_listed(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} for federations, "
+        "but no answer about clients that keep their images."
     )
 
 
@@ -158,7 +158,7 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
     if len(pairs) == 1:
         sentence += " Repeat both with --seeds 5."
     if not group.finished:
-        sentence += " The run is not finished: so far only."
+        sentence += " The run is not finished, so this may change."
     return asdict(help) | {"verdict": help.answer.capitalize(), "sentence": sentence}
 
 

@@ -150,7 +150,7 @@ def _splits(wish: Wish) -> None:
     _together(pictures, title).savefig(wish.file("figure.png"), dpi=130)
     keep(wish, title, (), {"images_by_client_and_class": counts})
     spread = {alpha: _classes_a_client(held) for alpha, held in counts.items()}
-    print(f"{title}\nclasses a client, on average: " + ", ".join(f"alpha {a}: {n:.1f}" for a, n in spread.items()))
+    print(f"{title}\nclasses per client, on average: " + ", ".join(f"alpha {a}: {n:.1f}" for a, n in spread.items()))
 
 
 def _by_class(parts: Sequence[Tensor], labels: Tensor, classes: int) -> list[list[int]]:

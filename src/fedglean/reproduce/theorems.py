@@ -47,7 +47,7 @@ def _semifl(wish: Wish) -> None:
     title += "" if wish.scale == 1 else f"\n[{repeats} samples a point instead of {REPEATS}]"
     found: dict[str, Numbers] = {}
     for cell in one_of(wish.cell, tuple(made)):
-        note(f"{cell}: {repeats} samples a point", wish)
+        note(f"{cell}: {repeats} samples per point", wish)
         found[cell] = made[cell](repeats)
     canvas, places = _canvas(len(found), title)
     for axes, (cell, numbers) in zip(places, found.items(), strict=True):

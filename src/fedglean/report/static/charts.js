@@ -146,7 +146,7 @@ const lastOf = (series, most = 99) => `${short(series.label, most - 7)} ${percen
 const range = (values) => `${points(Math.min(...values))}–${points(Math.max(...values))}`;
 const band = ({ values, y }) => percent(y) + (values.length > 1 ? ` (${range(values)})` : "");
 const roundName = (point) => (point.final ? "after the last round" : `round ${point.round}`);
-const BELOW = { round: "round", bytes: "bytes sent and received by all clients", seconds: "seconds of one seed" };
+const BELOW = { round: "round", bytes: "bytes sent and received by all clients", seconds: "seconds per seed" };
 
 function lineChart(width, options) {
   const { series, height } = options, svg = canvas(width, height, options.describe);
@@ -333,10 +333,10 @@ function bubbleChart(width, found, caption) {
     });
   }
   answer(svg, stops);
-  const drawn = shown.length + first - 1, scale = first ? "" : ` (hub: ${whole(hub)}, on a scale of its own)`;
+  const drawn = shown.length + first - 1, scale = first ? "" : ` (hub: ${whole(hub)}, on its own scale)`;
   const all = drawn === found.clients ? `All ${plural(drawn, "client")}.`
     : `The first ${drawn} of ${whole(found.clients)} clients are drawn.`;
-  caption.textContent = "Clients across, classes upwards; area for the number of images, "
+  caption.textContent = "Clients across, classes upwards; the area is the number of images, "
     + `at most ${whole(largest)} in a half disc${scale}. ${all}`;
   return svg;
 }

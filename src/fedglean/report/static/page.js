@@ -96,7 +96,7 @@ function header() {
     data.title === data.headline.sentence ? null : make("p", { class: "kicker" }, data.title),
     make("h1", {}, tight(data.headline.sentence)), make("p", { class: "deck" }, tight(data.headline.detail)),
     data.groups.filter((group) => group.failed).map(({ label, failed }) =>
-      make("p", {}, make("b", {}, `${label} did not come to an end: `), failed)),
+      make("p", {}, make("b", {}, `${label} did not finish: `), failed)),
     data.coming.length ? make("p", { id: "coming" }, make("b", {}, "Still to come: "), data.coming.join(", ")) : null,
     helped());
 }
@@ -129,7 +129,7 @@ function curves() {
   };
   const seeds = several ? "Line: mean of the seeds; band: worst to best seed. " : "", its = several ? "the mean's best" : "best";
   const after = data.groups.some((group) => group.runs.some((run) => run.final.some(Boolean)))
-    ? " What a method does once more after its last round is drawn beyond it." : "";
+    ? " A method's final step after its last round is drawn beyond it." : "";
   const choices = [make("legend", {}, "Against"), ...Object.entries(AGAINST).map(radio)];
   return section("Test accuracy, round by round", make("fieldset", { class: "switch screen" }, choices),
     chart(draw, `${seeds}Dot: ${its} round; number: last round.${after}`, { id: "curves" }));
@@ -157,8 +157,8 @@ function ends() {
     String(group.runs.length), spread(group.last[name]), spread(group.best[name]), ...(paired ? [place ? "" : gap(group)] : []),
     ...(place ? ["", ""] : [duration(averaged(group, (run) => sum(run.seconds))), sentBy(group) ? size(sentBy(group)) : "nothing"]),
   ]));
-  const headings = ["experiment", "seeds", "last round", "best round", ...(paired ? ["against the best"] : []), "time a seed",
-    "sent a seed"];
+  const headings = ["experiment", "seeds", "last round", "best round", ...(paired ? ["against the best"] : []), "time per seed",
+    "sent per seed"];
   const caption = "Filled: a seed after its last round; hollow: in its best round, which is chosen on the test set; "
     + "bar: mean of the last rounds.";
   const many = groups.length > 1 || groups[0].runs.length > 1;
@@ -185,8 +185,8 @@ function pseudo() {
   const figure = (draw, place) => chart(draw, null, { class: "pseudo", id: `pseudo-${place}` });
   const named = ([label, draw], place) => make("div", {}, heading(label), figure(draw, place));
   return section("How good were the pseudo-labels?",
-    note("Compared with the truth where that is known; no client and no hub saw it. “Confident” is the share that passed the "
-      + "method's threshold; not all methods have one."),
+    note("Compared with the true labels where they are known; no client and no hub saw those. “Confident” is the share that "
+      + "passed the method's threshold; not all methods have one."),
     make("div", { class: panels.length > 1 ? "pair" : null }, panels.map(named)));
 }
 
@@ -196,7 +196,7 @@ function costs() {
     const total = sentBy(group), rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
     const within = averaged(group, (run) => sum(ways.map(([, , way]) => sum(bytesOf(group, run, way).filter((_, at) => !run.final[at])))));
     const parts = ways.map(([name, colour, way]) => ({ name, colour, value: averaged(group, (run) => sum(bytesOf(group, run, way))) }));
-    const words = total ? `${size(total)}, ${size(within / rounds)} a round` : "nothing sent";
+    const words = total ? `${size(total)}, ${size(within / rounds)} per round` : "nothing sent";
     return { label: group.label, parts, words };
   });
   const time = data.groups.map((group) => {
@@ -214,18 +214,18 @@ function costs() {
   const drawTime = (width) => barChart(width, time, duration, "Seconds by phase, a bar for each experiment.");
   return make("section", { class: "pair" },
     make("div", {}, make("h2", {}, "Communication"), legend(ways.map(([name, colour]) => [colour, name])),
-      chart(drawSent, `Of one seed, all rounds together. ${data.groups.map(attendance).join("")}`, { id: "sent" })),
+      chart(drawSent, `Per seed, over all rounds. ${data.groups.map(attendance).join("")}`, { id: "sent" })),
     make("div", {}, make("h2", {}, "Time by phase"), legend([...seen].map(([name, colour]) => [colour, name])),
-      chart(drawTime, "Of one seed, all rounds together; seeds that ran side by side share their time. The "
-        + "table's “time a seed” is without writing. On a GPU, work counts where it is waited for.", { id: "time" })));
+      chart(drawTime, "Per seed, over all rounds; seeds that ran side by side share their time. The table's "
+        + "“time per seed” leaves out writing. On a GPU, work counts where the program waits for it.", { id: "time" })));
 }
 
 function attendance(group) {
   const rounds = Math.max(1, ...group.runs.map((run) => run.final.filter((final) => !final).length));
   const [answered, silent] = ["answered", "abstained"].map((what) => averaged(group, (run) => sum(run[what])) / rounds);
   if (!group.federated || (!answered && !silent)) return "";
-  return `${group.label}: ${answered.toFixed(1)} clients answered a round`
-    + `${silent >= 0.05 ? `, ${silent.toFixed(1)} had nothing to say` : ""}. `;
+  return `${group.label}: ${answered.toFixed(1)} clients answered per round`
+    + `${silent >= 0.05 ? `, ${silent.toFixed(1)} had nothing to send` : ""}. `;
 }
 
 function closer() {
@@ -244,7 +244,7 @@ function holders(group, seed) {
   const found = group.holders;
   if (found.missing) return section("Who holds what", note(found.missing));
   const [labelled, unlabelled] = [plural(found.total[0], "labelled image"), whole(found.total[1])];
-  return section("Who holds what", note(`In ${group.label}${seed} there are ${labelled} and ${unlabelled} without a label.`),
+  return section("Who holds what", note(`In ${group.label}${seed} there are ${labelled} and ${unlabelled} unlabelled.`),
     legend([["var(--labelled)", "labelled (left half)"], ["var(--unlabelled)", "unlabelled (right half)"]]),
     chart((width, caption) => bubbleChart(width, found, caption), null, { id: "holders" }));
 }
@@ -257,11 +257,11 @@ function classes(group, seed) {
   const drawTaken = (width) => confusionChart(width, names, exam.confusion);
   const known = `Accuracy by class after the last round${runs.length > 1 ? "; dot: mean of the seeds, bar: worst to best" : ""}.`;
   const taken = `The final model${seed} on ${whole(exam.tested ?? 0)} test images. Blue: right, orange: wrong; `
-    + "the number is of images.";
+    + "the numbers count images.";
   return make("section", { class: "pair tall" },
     make("div", {}, make("h2", {}, "Which classes it knows"),
       runs.length ? chart(drawKnown, known, { id: "classes" }) : note("No round has been tested yet.")),
-    make("div", {}, make("h2", {}, "What it takes for what"),
+    make("div", {}, make("h2", {}, "What it confuses"),
       exam.missing ? note(exam.missing) : chart(drawTaken, taken, { id: "confusion" })));
 }
 
@@ -273,14 +273,14 @@ function examples(group, seed) {
     make("div", {}, "is ", make("b", {}, names[truth])),
     make("div", {}, "said ", make("b", {}, names[guess]), tight(`, ${percent(sure)}`)));
   const words = wrong ? `The final model${seed} is wrong about ${whole(wrong)} of ${whole(tested)} test images. `
-    + "These are the ones that it is most sure of; the number says how sure." : "The final model has every test image right.";
+    + "These are the ones that it is most sure about; the number says how sure." : "The final model has every test image right.";
   return section("Sure, and wrong", note(words), make("ul", { class: "examples" }, found.map(card)));
 }
 
 function refused(group) {
   const sent = group.runs.some((run) => run.round.length);
-  const none = group.failed ? `${group.label} did not come to an end: ${group.failed}`
-    : sent ? `None: everything that the clients of ${group.label} sent was fit to be averaged.` : "No round is played yet.";
+  const none = group.failed ? `${group.label} did not finish: ${group.failed}`
+    : sent ? `None: everything that the clients of ${group.label} sent passed the checks.` : "No round has been played yet.";
   if (!group.refused.length) return section("Refused uploads", note(none));
   const more = (clients) => (clients.length > 12 ? ` and ${clients.length - 12} more` : "");
   const listed = (clients) => clients.slice(0, 12).join(", ") + more(clients);
@@ -294,11 +294,11 @@ function again(group) {
   const press = (event) => navigator.clipboard?.writeText(group.command).then(done(event.target));
   const copy = { type: "button", class: "screen", onclick: press };
   const goesOn = group.resume && !data.live
-    ? [note("It is not finished. This command goes on with it."), commands(group.resume)] : [];
+    ? [note("The run is not finished. This command continues it."), commands(group.resume)] : [];
   return section("Do it again", ...goesOn,
-    note("This command repeats it; the configuration below is what it reads. ", group.exact
-      ? "The same machine gives the same bits."
-      : "With deterministic = false a GPU does not repeat its last bits: it will go its own way, as another seed would."),
+    note("This command repeats it with the configuration below. ", group.exact
+      ? "The same machine gives the same result, to the last bit."
+      : "With deterministic = false a GPU does not repeat its last bits: the result will differ, as with another seed."),
     commands(group.command, { id: "command" }), make("button", copy, "Copy the command"),
     make("details", { open: "" }, make("summary", {}, "config.toml"), make("pre", { id: "config" }, group.config)));
 }
