@@ -1,4 +1,4 @@
-"""What `import fedglean` offers: the same runs as the command line's, as functions."""
+"""The functions of `import fedglean`: the same runs as on the command line."""
 
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,20 @@ def run(
     on_round: OnRound | None = None,
     **options: Any,
 ) -> Result:
-    """Train: `fedglean.run("semifl", data="digits", labels="hub:20", rounds=40, out="runs/first")`.
+    """Train a method: `fedglean.run("semifl", data="digits", labels="hub:20", rounds=40, out="runs/first")`.
 
-    Options are those of `fedglean run`, settings of the method among them. With `out` the run can be resumed.
+    The options are those of `fedglean run`, including the method's settings. With `out` the run can be resumed.
     """
     return train(configure(method, preset, file, **options), out, on_round)
 
 
 def train(config: Config, out: Path | str | None = None, on_round: OnRound | None = None) -> Result:
-    """Train by a configuration; with `out`, a folder with everything about it, the picture of its curves included."""
+    """Train with a configuration; with `out`, write a run folder, including a picture of the curves."""
     return _pictured(_run(config, None if out is None else Path(out), on_round))
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
-    """Go on with an interrupted run, or get the result of a finished one."""
+    """Continue an interrupted run, or return the result of a finished one."""
     return _pictured(_resume(Path(folder), on_round))
 
 
@@ -50,19 +50,19 @@ def run_seeds(
     on_rounds: OnRounds = lambda lines: None,
     **options: Any,
 ) -> SeedsResult:
-    """`run` with several seeds side by side, from the option `seed` on: `run_seeds("semifl", 4).last().mean`."""
+    """`run` with several seeds side by side, counting up from option `seed`: `run_seeds("semifl", 4).last().mean`."""
     return train_seeds(configure(method, preset, file, **options), seeds, out, on_rounds)
 
 
 def train_seeds(
     config: Config, seeds: int, out: Path | str | None = None, on_rounds: OnRounds = lambda lines: None
 ) -> SeedsResult:
-    """`train` with several seeds; below `out`, a run folder each and a picture of all."""
+    """`train` with several seeds; `out` gets a run folder for each and a picture of all."""
     return _group_pictured(_run_seeds(config, seeds, None if out is None else Path(out), on_rounds))
 
 
 def resume_seeds(folder: Path | str, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
-    """Go on with an interrupted group of seeds, or get the results of a finished one."""
+    """Continue an interrupted group of seeds, or return the results of a finished one."""
     return _group_pictured(_resume_seeds(Path(folder), on_rounds))
 
 

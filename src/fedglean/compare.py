@@ -1,12 +1,12 @@
-"""Methods beside each other on one split a seed: who is best, at what cost, and whether unlabelled clients helped.
+"""Compare methods on the same splits: which is best, at what cost, and whether the unlabelled clients helped.
 
     compare.json      what is compared, written first; the numbers too once all is done
     NAME/seed-K/      a run folder for each method and seed
     curves.png        accuracy against rounds, bytes and seconds
 
 Everything is paired by seed: the split, the initial model and every random choice that methods have in common are the
-same. The methods go one after the other, for a shared stack would hide how long each of them takes; the seeds of one
-share a stack.
+same. The methods run one after the other, because a shared stack would hide how long each of them takes; the seeds of
+one method share a stack.
 """
 
 import json
@@ -61,7 +61,7 @@ def unseen(label: str, config: Config, seeds: int) -> AbstractContextManager[OnR
 class Entry:
     """One line of a comparison.
 
-    A reference knows more than the others: all labels, or everybody's images at one place.
+    A reference knows more than the others: all labels, or everybody's images in one place.
     """
 
     label: str
@@ -85,7 +85,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, on which seeds; `notes` is what the user did not ask for in so many words."""
+    """What is compared, on which seeds; `notes` are choices that the user did not spell out."""
 
     entries: tuple[Entry, ...]
     seeds: tuple[int, ...]
@@ -93,17 +93,17 @@ class Plan:
 
     @property
     def shared(self) -> Config:
-        """Whose data and split all have."""
+        """The configuration whose data and split all share."""
         return _shared(self.entries)
 
     def mark(self) -> str:
-        """Equal for plans that come to the same."""
+        """A text that is equal for equivalent plans."""
         return json.dumps([[each.label, fingerprint(each.config)] for each in self.entries] + [list(self.seeds)])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All results by label, what stands in the table, and the answer to whether unlabelled clients helped."""
+    """All results by label, the rows of the table, and the answer to whether the unlabelled clients helped."""
 
     plan: Plan
     results: Mapping[str, list[Result]]
@@ -123,9 +123,9 @@ def compare(
     shown: Shown = unseen,
     **options: Any,
 ) -> Comparison:
-    """Methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20", out="runs/both").answer`.
+    """Train methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20", out="runs/both").answer`.
 
-    Settings of one method, or another label for it: `{"semifl": {}, "eager": {"method": "semifl", "threshold": 0.5}}`.
+    A dictionary gives a method its own settings or label: `{"semifl": {}, "eager": {"method": "semifl", "rate": 0.1}}`.
     """
     names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
@@ -135,7 +135,7 @@ def compare(
 
 
 def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping[str, Any]) -> Plan:
-    """The methods on one split, that of labels alone among them; whatever cannot be compared is refused here."""
+    """The plan of a comparison, labels alone included; whatever cannot be compared is refused here."""
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(
             f"the number of seeds must be a whole number of at least 1, not {seeds}; `seed` sets the first of them"
@@ -165,7 +165,7 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
 
 
 def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> Comparison:
-    """Train what was not trained yet, and compare. Given the same plan and folder again, it goes on."""
+    """Train what was not trained yet, and compare. Given the same plan and folder again, it continues."""
     if out is not None:
         _claim(out, plan)
     dataset, splits = _divided(plan.shared, plan.seeds)
@@ -193,7 +193,7 @@ def _reason(error: Exception) -> str:
 
 
 def resume_comparison(folder: Path | str, shown: Shown = unseen) -> Comparison:
-    """Go on with an interrupted comparison, or get the numbers of a finished one."""
+    """Continue an interrupted comparison, or return the numbers of a finished one."""
     return carried_out(read_plan(Path(folder)), Path(folder), shown)
 
 
@@ -414,7 +414,7 @@ def _write(comparison: Comparison, out: Path) -> None:
 
 
 def title(plan: Plan) -> str:
-    """What all have in common."""
+    """What all methods have in common, in words."""
     data, split = plan.shared.data, plan.shared.split
     if plan.shared.holders:
         return f"{data.name}, who holds what as in {plan.shared.holders}"

@@ -1,8 +1,8 @@
-"""What a run is made of: nested frozen dataclasses with strict keys, typed and within bounds.
+"""The configuration of a run: nested frozen dataclasses with strict keys, typed and within bounds.
 
-A configuration comes from layers, the weak ones first: the defaults here, what the method brings along
-(`Entry.defaults`), a preset, a TOML file, flags or keyword options. Every layer is a nested dictionary of the same
-shape as the TOML that `to_toml` writes.
+It comes from layers, each stronger than the one before: the defaults here, those of the method (`Entry.defaults`), a
+preset, a TOML file, flags or keyword options. Every layer is a nested dictionary of the same shape as the TOML that
+`to_toml` writes.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class DataConfig:
 
     @property
     def title(self) -> str:
-        """What it is called where people read of it: what is one's own goes by the name of its folder or file."""
+        """Its name for people: a user's own data goes by the name of its folder or file."""
         return Path(self.root).resolve().name if self.root and self.name in OWN else self.name
 
 
@@ -91,7 +91,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All that determines a run. `settings` holds every setting of the method, not only those that were chosen."""
+    """Everything that determines a run. `settings` holds all settings of the method, not only those chosen."""
 
     method: str
     settings: Mapping[str, Any]
@@ -107,7 +107,7 @@ class Config:
 
     @property
     def holders(self) -> str | None:
-        """The file or folder that says who holds what, where it is not drawn."""
+        """The file or folder that says who holds what, if it is not drawn at random."""
         return self.split.file or (self.data.root if self.data.name in OWN else None)
 
 
@@ -128,7 +128,7 @@ FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for
 
 
 def resolve(method: str | None, *layers: Layer) -> Config:
-    """What the layers add up to, the last one strongest; `method` outdoes a method that a layer names."""
+    """The configuration that the layers add up to, the last one strongest; `method` overrides that of a layer."""
     use = _used(layers)
     name = _method_name(method, layers)
     _refuse_hidden(name)
@@ -151,7 +151,7 @@ def resolve(method: str | None, *layers: Layer) -> Config:
 def configure(
     method: str | None = None, preset: str | None = None, file: Path | str | None = None, **options: Any
 ) -> Config:
-    """From flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`, or `**{"split.labels": "hub:20"}`.
+    """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`, `**{"split.labels": "all"}`.
 
     Options that are None count as not given; nested dictionaries are taken as they are.
     """
@@ -175,7 +175,7 @@ def configure(
 
 
 def make_method(config: Config) -> Method:
-    """The method with the configuration's settings; it may refuse some that are fine one by one."""
+    """The method with the configuration's settings; it may refuse settings that do not go together."""
     activate(config.use, again=False)
     return METHODS[config.method].method(**config.settings)
 
@@ -294,7 +294,7 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def settings_of(method: str) -> list[str]:
-    """Their names."""
+    """The names of a method's settings."""
     return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong, by whose mistake.
+"""The errors that a user can mend.
 
     FedgleanError
     ├── ConfigError      a name, key or value that makes no sense           exit 2
@@ -6,7 +6,7 @@
     ├── StorageError     a run folder that cannot be read, written, trusted exit 4
     └── RoundError       too few clients sent something usable              exit 5
 
-These are the user's business and reach the terminal as one sentence. Anything else is a bug and keeps its traceback.
+They reach the terminal as one sentence. Any other exception is a bug and keeps its traceback.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class RoundError(FedgleanError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: says what is close, and all there is where that is little or nothing is close."""
+    """The error for a misspelt name: suggests the nearest one, or lists what there is if little is or none is near."""
     names = sorted(known)
     alike = {_spelt(each): each for each in names}
     near = alike.get(_spelt(name)) or next(iter(get_close_matches(name, names, n=1)), None)
@@ -71,7 +71,7 @@ def plain(text: str) -> str:
 
 
 def no_folder(path: Path) -> StorageError:
-    """The error for a folder that is not there: says which one beside it has nearly that name."""
+    """The error for a missing folder: suggests one beside it whose name is nearly the same."""
     beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, beside, n=1)
     return StorageError(f"there is no folder {path}" + (f"; did you mean {path.with_name(near[0])}?" if near else ""))

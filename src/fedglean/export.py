@@ -1,7 +1,7 @@
-"""A trained predictor leaves: as ONNX, or as a plain `state_dict` for the torch module `Classifier`.
+"""Export a trained predictor as ONNX, or as a plain `state_dict` for the torch module `Classifier`.
 
-Both take raw uint8 images and give probabilities. What a reader must know beside the weights travels in the file's
-metadata. Weights leave in float32, whatever they were trained in: that is what runtimes compute with.
+Both take raw uint8 images and return probabilities. What a reader must know beside the weights is in the file's
+metadata. Weights are exported in float32, whatever they were trained in: that is what runtimes compute with.
 """
 
 import json

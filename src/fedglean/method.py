@@ -1,7 +1,7 @@
-"""The contract of a method: what it may ask for, what it gets, what it may see.
+"""The contract of a method: what it may ask for, what it gets, and what it may see.
 
 A method is written for one party at a time. `round` is the paper's outer loop at the hub, a client function is one
-client in one exchange; both are generators that yield requests for the heavy work and go on with the answers:
+client in one exchange; both are generators that yield requests for the heavy work and continue with the answers:
 
 | request      | answer                                                                            |
 |--------------|-----------------------------------------------------------------------------------|
@@ -10,8 +10,8 @@ client in one exchange; both are generators that yield requests for the heavy wo
 | `Statistics` | batch-norm sums that add up over parties (`Model.with_statistics` takes them)     |
 | `Ask`        | `Reply`; at the hub only                                                          |
 
-A list of requests is answered by a list. Which device, how many clients at once and in which process is no business
-of a method.
+A list of requests is answered by a list. On which device, how many clients at once and in which process is not a
+method's business.
 """
 
 import math
@@ -38,7 +38,7 @@ Talk = Generator[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Stream:
-    """Images that a training step draws a batch from, each in one or several views.
+    """Images from which a training step draws its batch, each in one or several views.
 
     `draw` is "shuffled" (every image once an epoch; a short last batch is filled up from the epoch's beginning) or
     "with-replacement".
@@ -55,13 +55,13 @@ class Stream:
 
     @property
     def epoch(self) -> int:
-        """Steps in which every image is seen."""
+        """The number of steps in which every image is seen once."""
         return -(-len(self.images) // self.batch)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream's share of a batch: a tensor a view, which of its images they are, and labels where it has them."""
+    """One stream's part of a batch: one tensor per view, which of its images they are, and labels if it has them."""
 
     views: tuple[Tensor, ...]
     index: Tensor
@@ -75,7 +75,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees: `batch.<stream>` and, as tensors, where it stands and a key for its own draws."""
+    """What one step sees: `batch.<stream>`, and as tensors the step, the epoch, the rate and a key for random draws."""
 
     streams: dict[str, Sample]
     step: Tensor
@@ -107,7 +107,7 @@ pytree.register_pytree_node(
 
 
 def probabilities(model: Model, images: Tensor) -> Tensor:
-    """What `Predict` computes unless told otherwise."""
+    """The default of `Predict`: softmax of the logits."""
     return model.evaluate(images).softmax(-1)
 
 
@@ -118,7 +118,7 @@ def kind_of(thing: Any) -> str:
 
 
 class Request:
-    """What a party yields; one that is taken for its answer says so."""
+    """What a party yields; using one as if it were its answer is an error that says so."""
 
     if not TYPE_CHECKING:
 
@@ -150,11 +150,11 @@ class Statistics(Request):
 
 @dataclass(frozen=True)
 class Train(Request):
-    """Training from `models` for so many steps, or epochs of the first stream; the other streams cycle.
+    """Train `models` for a number of steps, or for epochs of the first stream; the other streams cycle.
 
-    Mostly one gives `loss(models, batch, frozen)` with `sgd`; `step(models, memory, batch, frozen)` replaces both.
-    `memory` is what else changes by step (None: the optimiser starts afresh), `frozen` what does not. A `rate` takes
-    the place of the optimiser's: a schedule needs no other optimiser for it.
+    Usually a method gives `loss(models, batch, frozen)` and `sgd`; `step(models, memory, batch, frozen)` replaces both.
+    `memory` is what else changes by step (None: the optimiser starts anew), `frozen` what does not. `rate` replaces
+    the optimiser's rate, so that a schedule needs no other optimiser.
     """
 
     models: Tree
@@ -198,7 +198,7 @@ class Train(Request):
 
 @dataclass(frozen=True)
 class Trained:
-    """The answer to `Train`; metrics are means over the steps."""
+    """The answer to `Train`; its metrics are means over the steps."""
 
     models: Tree
     memory: Tree
@@ -207,14 +207,14 @@ class Trained:
 
     @property
     def model(self) -> Model:
-        """The model, where there is but one."""
+        """The model, if there is only one."""
         assert isinstance(self.models, Model)
         return self.models
 
 
 @dataclass(frozen=True)
 class Expect:
-    """An upload that was not in the message: its shape, how large an entry may be for each declared image, and how low.
+    """The form of an upload that was not in the message: its shape, the largest entry per declared image, the lowest.
 
     Both are a number for all entries, or a tree of that shape.
     """
@@ -234,8 +234,8 @@ class Ask(Request):
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
-    or in `expect`; those in `once` count once each at most, whatever weight a client would like. `collect="all"` keeps
-    the uploads one by one too. `purpose` tells training from mere measuring.
+    or in `expect`; those in `once` have a weight of at most 1. `collect="all"` also keeps the uploads one by one.
+    `purpose` tells training from mere measuring.
     """
 
     client: Callable[["Me", Record], Talk]
@@ -258,7 +258,7 @@ class Ask(Request):
 
 
 class Upload:
-    """What a client sends: trees by name, one weight or one a name, and numbers worth reporting.
+    """What a client sends: trees by name, one weight for all or one per name, and numbers worth reporting.
 
     A name's weight may be a tree of the name's shape (an element that nobody owns keeps its value). `keep` stays at
     the client: it is its state from the moment the upload is admitted.
@@ -280,7 +280,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Declared:
-    """How many images a client said it has."""
+    """How many images a client says it has."""
 
     labelled: int
     unlabelled: int
@@ -334,12 +334,12 @@ class Hub:
 def setting(
     default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """A field of a method: its default, a line for people, and the values that make sense (bounds included)."""
+    """A setting of a method: its default, a line for people, and which values are allowed (bounds included)."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": tuple(choices)})
 
 
 class Method(ABC):
-    """Subclasses are frozen dataclasses whose fields are the settings of the method. Only `round` must be written."""
+    """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must be written."""
 
     def start(self, make: Callable[..., Model]) -> Record:
         """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a fresh one."""
@@ -350,7 +350,7 @@ class Method(ABC):
         """One round: the paper's outer loop, returning the new state."""
 
     def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
-        """What is tested, by name; the first is the result. By default the state's `model`."""
+        """The models to test, by name; the first is the result. By default the state's `model`."""
         return {"model": state.model}
 
     @property
@@ -363,7 +363,7 @@ class Method(ABC):
         return None
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        """Refuse, with a `ConfigError`, a federation in which the method has no meaning."""
+        """Refuse, with a `ConfigError`, a federation in which the method makes no sense."""
         return None
 
 
@@ -380,7 +380,7 @@ class Mixture:
         return self.models[0].architecture
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """Logits in a test."""
+        """The logits in a test."""
         return self.mixed([model.evaluate(images) for model in self.models])
 
     def mixed(self, logits: Sequence[Tensor]) -> Tensor:

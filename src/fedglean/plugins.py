@@ -1,8 +1,8 @@
-"""Methods, models, data sets, partitions, label layouts and views of one's own, without touching the package.
+"""A user's own methods, models, data sets, partitions, label layouts and views, without touching the package.
 
-Whoever adds some writes a module with tables like the package's own, some of those in `TABLES`. Their values are what
-the package's tables hold, or just the class or function, whose docstring's first line then is the summary. An installed
-package is found by its entry point in the group "fedglean"; a file is named by the configuration's key `use`, and only
+They are defined in a module with tables like the package's own, any of those in `TABLES`. A value is what the package's
+table holds, or just the class or function, whose docstring's first line then is the summary. An installed package is
+found by its entry point in the group "fedglean"; a file is named by the configuration's key `use`, and only
 configurations that use it know its names: what a configuration means never depends on what was read before.
 """
 

@@ -16,7 +16,7 @@ from fedglean.folder import RunFolder
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest class of an image and what the model thinks of all of them."""
+    """The likeliest class of an image, and the probabilities of all classes."""
 
     path: Path
     label: str
@@ -27,10 +27,10 @@ class Prediction:
 def predict(
     folder: Path | str, images: Sequence[Path | str] | Path | str, tell: Callable[[str], None] = lambda sentence: None
 ) -> list[Prediction]:
-    """Label image files: `predict("runs/first", ["some.png"])[0].label`; the run's first predictor judges.
+    """Label image files with a run's first predictor: `predict("runs/first", ["some.png"])[0].label`.
 
-    Images are turned grey or coloured and scaled as the model wants them.
-    `tell` hears of every image that was scaled: on such the model was not trained.
+    Images are made grey or colour and scaled to what the model takes.
+    `tell` is called for every image that was scaled, because the model was not trained on such.
     """
     paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
     predictors, notes = RunFolder(Path(folder)).predictors()

@@ -1,4 +1,4 @@
-"""What a run came to. The last round and the best one are different numbers and stay apart."""
+"""The result of a run. The last round and the best one are different numbers and are kept apart."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Result:
-    """History (a dictionary a round, as in metrics.jsonl), predictors, and where it all lies."""
+    """The result of a run: its history (one dictionary per round, as in metrics.jsonl), predictors and folder."""
 
     config: Config
     history: list[dict[str, Any]]
@@ -51,7 +51,7 @@ class Result:
         return self.score(self.names[0])[1]
 
     def score(self, name: str) -> tuple[Score, Score]:
-        """(last, best) of one predictor."""
+        """(last, best) score of one predictor."""
         name = self._known(name)
         scores = [Score(name, line["round"], line["accuracy"][name]) for line in self.history if "accuracy" in line]
         return scores[-1], max(scores, key=lambda score: score.accuracy)
@@ -65,7 +65,7 @@ class Result:
         return float(sum(tail) / len(tail))
 
     def rounds_to(self, accuracy: float, name: str | None = None) -> int | None:
-        """The first round whose test accuracy reached the target; None if none did."""
+        """The first round whose test accuracy reached the target, or None."""
         name = self._known(name)
         reached = [line["round"] for line in self.history if line.get("accuracy", {}).get(name, -1.0) >= accuracy]
         return reached[0] if reached else None

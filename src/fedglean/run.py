@@ -1,4 +1,4 @@
-"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds go side by side."""
+"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds run side by side."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ OnRounds = Callable[[list[dict[str, Any]]], None]
 
 @dataclass
 class Run:
-    """An experiment on its way."""
+    """An experiment in progress."""
 
     experiment: Experiment
     progress: Progress
@@ -38,7 +38,7 @@ class Run:
 
     @classmethod
     def found(cls, experiment: Experiment, folder: RunFolder) -> "Run":
-        """Where the folder says that it stands."""
+        """As far as the folder says that it has come."""
         progress = folder.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
         return cls(experiment, progress, folder)
 
@@ -48,7 +48,7 @@ class Run:
         return self.folder is not None and self.folder.model_path.exists()
 
     def result(self) -> Result:
-        """Of a run that has come to its end."""
+        """The result of a run that is finished."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
         predictors = dict(experiment.method.predictors(progress.state))
         if folder is not None and not self.finished:
@@ -58,12 +58,12 @@ class Run:
 
 
 def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:
-    """Train from the beginning. With `out`, every finished round is safe there and `resume` goes on from it."""
+    """Train from the beginning. With `out`, every finished round is saved there, and `resume` continues from it."""
     return play([Run.new(prepare(config), out)], _of_one(on_round))[0]
 
 
 def resume(folder: Path, on_round: OnRound | None = None) -> Result:
-    """Go on with a run that was interrupted; a finished one is returned as it is."""
+    """Continue a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
     return play([Run.found(prepare(place.config(), place.split()), place)], _of_one(on_round))[0]
 
@@ -73,9 +73,9 @@ def _of_one(on_round: OnRound | None) -> OnRounds:
 
 
 def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) -> list[Result]:
-    """All rounds that are still to be done, and what the method does after the last one.
+    """Play all rounds that are left, and what the method does after the last one.
 
-    Those of several runs are done together, and become safe at one moment, which `group` marks.
+    The rounds of several runs are played together and saved at one moment, which `group` marks.
     """
     rounds = runs[0].experiment.config.rounds
     with ExitStack() as stack:
@@ -95,13 +95,13 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
 
 
 def play_round(experiment: Experiment, progress: Progress, number: int) -> dict[str, Any] | None:
-    """One round, or what comes after the last one (None where nothing does); the line of metrics.jsonl it makes."""
+    """Play one round, or what follows the last one; return its line of metrics.jsonl, or None if nothing is left."""
     lines = play_rounds([(experiment, progress)], number)
     return lines[0] if lines else None
 
 
 def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> list[dict[str, Any]]:
-    """`play_round` of several runs that share an executor; no lines where there is nothing to do."""
+    """`play_round` for several runs that share an executor; no lines if nothing is left to do."""
     began = time.perf_counter()
     hubs: dict[Party, HubSide] = {}
     for experiment, progress in runs:

@@ -1,11 +1,11 @@
-"""Several seeds of one experiment: their rounds go side by side, so that on a stack they cost less than one by one.
+"""Several seeds of one experiment: their rounds run side by side, which on a stack costs less than one by one.
 
     seeds.json      the seeds
     done.json       how many rounds all of them have done
     seed-K/         the run folder of seed K, as if it had been run alone
 
 Every random choice of a seed is what it would have been alone. Its last bits may not be: a wider stack may round
-differently. So that a killed group goes on to the same bits, a round counts for all seeds or for none.
+differently. A round counts for all seeds or for none, so that a killed group continues to the same bits.
 """
 
 import json
@@ -27,7 +27,7 @@ from fedglean.run import OnRounds, Run, play
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and how far they lie apart: the sample's standard deviation, 0 for a single seed."""
+    """A mean over seeds and how far they are apart: the sample's standard deviation, 0 for a single seed."""
 
     mean: float
     deviation: float
@@ -67,7 +67,7 @@ def run_seeds(
     on_rounds: OnRounds = lambda lines: None,
     splits: Sequence[Split] | None = None,
 ) -> SeedsResult:
-    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` where there are any."""
+    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` if they are given."""
     if count < 1:
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
     seeds = range(config.seed, config.seed + count)
@@ -86,7 +86,7 @@ def run_seeds(
 
 
 def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
-    """Go on with a group that was interrupted; a finished one is returned as it is."""
+    """Continue a group that was interrupted; a finished one is returned as it is."""
     seeds, done = _group(folder)
     places = [RunFolder(place) for place in _places(folder, seeds)]
     for place in places:
@@ -117,7 +117,7 @@ def ensure_seeds(
     on_rounds: OnRounds = lambda lines: None,
     splits: Sequence[Split] | None = None,
 ) -> SeedsResult:
-    """Whatever is left to do: train, go on, or return what is finished. A folder of other runs is refused."""
+    """Do what is left: train, continue, or return what is finished. A folder of other runs is refused."""
     seeds = list(range(config.seed, config.seed + count))
     if not is_group(folder):
         return run_seeds(config, count, folder, on_rounds, splits)

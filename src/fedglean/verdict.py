@@ -1,4 +1,4 @@
-"""What a comparison says: who is best, by how much with what certainty, and whether unlabelled clients helped.
+"""The verdict of a comparison: which method is best, by how much and how certainly, and whether the clients helped.
 
 Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds. A single seed, or
 several that differ by the same few images, leave only the test images to count: that interval says how sure one is of

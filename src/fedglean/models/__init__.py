@@ -1,4 +1,4 @@
-"""Models as values, and the nets of the papers."""
+"""Models as values, and the papers' networks."""
 
 from fedglean.models.model import Architecture, Model
 from fedglean.models.nets import MODELS

@@ -68,7 +68,7 @@ class Layers:
         bias: bool = False,
         init: Init = by_fan_in,
     ) -> Tensor:
-        """A square convolution that keeps the image's size unless told otherwise; no bias, as a norm mostly follows."""
+        """A square convolution that keeps the image's size by default; without bias, because a norm mostly follows."""
         shape = (channels, x.shape[1], kernel, kernel)
         fan_in = shape[1] * kernel * kernel
         weight = self.parameter(f"{name}.weight", shape, init, fan_in)
@@ -82,7 +82,7 @@ class Layers:
         return F.linear(x, weight, self.parameter(f"{name}.bias", (units,), bias, fan_in))
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """The architecture's normalisation with a weight and a bias a channel."""
+        """The architecture's normalisation, with a weight and a bias per channel."""
         shape = (x.shape[1],)
         weight, bias = self.parameter(f"{name}.weight", shape, ones, 1), self.parameter(f"{name}.bias", shape, zeros, 1)
         return self.normalise(name, x, weight, bias)

@@ -171,7 +171,7 @@ class Model:
         return self.architecture.norm == "static" and bool(self.architecture.plan.channels)
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> "Model":
-        """The same model with other weights; a static model's statistics belonged to the old ones and are dropped."""
+        """The same model with other weights; a static model drops its statistics, which belonged to the old ones."""
         return Model(self.architecture, {name: parameters[name] for name in self.parameters}, self._kept())
 
     def with_statistics(self, sums: Mapping[str, Tensor], formula: str = "cumulative") -> "Model":

@@ -1,4 +1,4 @@
-"""For people who write methods: the judge of the contract, and the faults that a federation must survive."""
+"""Tests for your own methods: a check of the whole contract, and faults that a federation must survive."""
 
 from fedglean.testing.conformance import check_method
 

@@ -1,7 +1,7 @@
-"""The judge of the contract: `check_method` runs a method on awkward clients in every way that must not matter.
+"""The check of the contract: `check_method` runs a method on awkward clients in all the ways that must not matter.
 
 Each check compares with one reference run, in float64 on the CPU, and says in a sentence which rule was broken and
-where to look. A method that passes may be run by every executor and placement, killed, resumed and attacked.
+where to look. A method that passes can be run by every executor and placement, killed, resumed and attacked.
 """
 
 import dataclasses
@@ -51,10 +51,10 @@ class Case:
 def check_method(
     method: Method, *, model: str = "cnn", norm: str = "static", rounds: int = 3, use: Path | str | None = None
 ) -> None:
-    """Raise an `AssertionError` at the first rule of the contract that the method breaks.
+    """Check a method: raise an `AssertionError` at the first rule of the contract that it breaks.
 
-    Choose settings with which clients do train from the first rounds on (a low threshold, all of them taking part) and
-    few epochs: the method is run half a dozen times. `use` is the file that brings the model, where it is one's own.
+    Choose settings with which clients train from the first round (a low threshold, all of them taking part), and few
+    epochs: the method is run half a dozen times. `use` is the Python file of the model, if it is your own.
     """
     check_immutable(method)
     settings = dict(vars(method))

@@ -37,7 +37,7 @@ def poison(damage: Damage, *at: At) -> Deliver:
 
 
 def delay(*at: At, rounds: int = 1) -> Deliver:
-    """The upload arrives so many rounds late, ahead of whatever is delivered first from then on."""
+    """The upload arrives that many rounds late, ahead of the first delivery from then on."""
     waiting: list[Envelope] = []
 
     def deliver(envelope: Envelope) -> Iterable[Envelope]:
