@@ -20,10 +20,10 @@ from fedglean.tree import Tree
 
 @dataclass
 class Partial:
-    """Weighted sums of uploads: a row of numbers a name, and the sum of its weights, a number or a row.
+    """Weighted sums of uploads: per name a row of numbers, and the sum of its weights, a number or a row.
 
-    `counts` are uploads by name, `reports` (weighted sum, weight); `uploads` holds them one by one where asked to.
-    `told` are the clients that the message was sent to.
+    `counts` are uploads by name, `reports` (weighted sum, weight); `uploads` holds them one by one if asked for.
+    `told` are the clients to which the message was sent.
     """
 
     totals: dict[str, Tensor] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Partial:
 
 
 class Reply:
-    """The answer to an `Ask`: sums of what was admitted, and who was not."""
+    """The answer to an `Ask`: sums of what was admitted, and which clients were refused."""
 
     def __init__(self, sums: Partial, templates: Mapping[str, Tree]) -> None:
         self._sums, self._templates = sums, templates
@@ -91,19 +91,19 @@ class Reply:
         self.report = {name: total / count for name, (total, count) in sums.reports.items() if count}
 
     def has(self, name: str) -> bool:
-        """Whether anybody uploaded that name."""
+        """Whether any client uploaded that name."""
         return name in self._sums.totals
 
     def count(self, name: str) -> int:
         return self._sums.counts.get(name, 0)
 
     def weight(self, name: str) -> float:
-        """Sum of the weights; where they are trees, of their first element's."""
+        """Sum of the weights; if they are trees, of those of their first element."""
         weight = self._sums.weights.get(name, 0.0)
         return float(weight[0]) if isinstance(weight, Tensor) else float(weight)
 
     def sum(self, name: str) -> Tree:
-        """Weighted sum; zeros where nobody uploaded the name."""
+        """Weighted sum; zeros if no client uploaded the name."""
         if not self.has(name):
             return tree.zeros(self._template(name))
         return tree.from_row(self._templates[name], self._sums.totals[name])
@@ -114,7 +114,7 @@ class Reply:
         return self._templates[name]
 
     def mean(self, name: str) -> Tree:
-        """Weighted mean; an element that nobody owns, or all of it if nobody uploaded the name, is as it was sent."""
+        """Weighted mean; an element that nobody owns, or all of it if no client uploaded it, is as it was sent."""
         template = self._template(name)
         if not self.has(name):
             return template

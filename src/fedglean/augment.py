@@ -1,7 +1,7 @@
-"""Views of images: what a method sees instead of the stored picture.
+"""Views of images: what a method sees in place of the stored picture.
 
 All randomness of an image is a function of its own key, so a view does not depend on the rest of the batch. RandAugment
-draws for each image a row of a small table (which operation, how strong); the work is one batched call an operation.
+draws for each image a row of a small table (which operation, how strong); the work is one batched call per operation.
 """
 
 import math
@@ -21,7 +21,7 @@ Row = tuple[str | float, ...]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one data set is normalised and augmented; `mean` and `std` are of values in [0, 1], one a channel."""
+    """How one data set is normalised and augmented; `mean` and `std` are of values in [0, 1], one per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -39,7 +39,7 @@ class Recipe:
 
 
 def view(name: str, images: Tensor, keys: Tensor, recipe: Recipe, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The named view of uint8 images n x C x H x W, normalised; keys hold one int64 an image.
+    """The named view of uint8 images n x C x H x W, normalised; keys hold one int64 per image.
 
     The name of the view is part of every draw: a weak and a strong view from the same keys are cropped differently.
     """

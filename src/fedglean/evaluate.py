@@ -1,4 +1,4 @@
-"""What the models are worth. The only room where hidden labels are read."""
+"""Tests of models and pseudo-labels. The only module that reads hidden labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
 
 
 def plain_logits(predictor: Predictor, images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """`logits` outside of a run, where the data's mean and deviation are all that is known; the model says the rest."""
+    """`logits` outside a run, where only the data's mean and deviation are known; the model says the rest."""
     model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
     weight = next(iter(model.parameters.values()))
     setting = Setting(Recipe(tuple(mean), tuple(std), flip=False, pad=0), weight.dtype)

@@ -67,12 +67,12 @@ class Experiment:
 
 
 def prepare(config: Config, split: Split | None = None) -> Experiment:
-    """Load, divide and check everything; whatever is wrong with the input is said here, before any work."""
+    """Load, divide and check everything; whatever is wrong with the input is reported here, before any work."""
     return prepare_seeds(config, [config.seed], None if split is None else [split])[0]
 
 
 def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None) -> list[Experiment]:
-    """One experiment a seed. They share the data set, the method and the executor, so that they can share a stack."""
+    """One experiment per seed. They share the data set, the method and the executor, so that they can share a stack."""
     device = chosen_device(config.engine.device)
     _check_placement(config.engine, device)
     settle(device, config.engine.threads, config.engine.deterministic)

@@ -18,7 +18,7 @@ from fedglean.tree import Tree
 def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """Mean over the batch; labels are classes or soft.
 
-    As a product: lifted, torch's own form for classes falls apart into thrice as many operations.
+    As a product: lifted, torch's own form for classes falls apart into three times as many operations.
     """
     return -(one_hot(label, logits) * logits.log_softmax(-1)).sum(-1).mean()
 

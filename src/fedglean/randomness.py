@@ -100,7 +100,7 @@ def normal(key: Key, shape: Sequence[int] = (), device: torch.device | str | Non
 
 
 def order(key: Key, count: int, device: torch.device | str | None = None) -> Tensor:
-    """A permutation of range(count), or one a key."""
+    """A permutation of range(count), or one per key."""
     return torch.argsort(bits(key, (count,), device), dim=-1, stable=True)
 
 

@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 def cached(name: str, sources: Iterable[Path], decode: Callable[[], Tensors]) -> Tensors:
     """What `decode` made of these very files before, or makes of them now.
 
-    Files are told apart by path, size and time of change; an edit that keeps all three goes unnoticed.
+    Files are distinguished by path, size and time of change; an edit that keeps all three goes unnoticed.
     """
     path = cache_folder() / f"{name}-{_fingerprint(sources)}.safetensors"
     tensors = _read(path)

@@ -1,4 +1,4 @@
-"""The published sets: classes, normalisation, what a weak view may do, where to get them."""
+"""The published data sets: classes, normalisation, what a weak view may do, and where to get them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from fedglean.data.layouts import LAYOUTS, Layout
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of a published set; `sizes` are the images in train and test, `fetch` tells how to get it."""
+    """A published data set; `sizes` are the numbers of training and test images, `fetch` says how to get it."""
 
     name: str
     fetch: str

@@ -33,7 +33,7 @@ def cifar10_sheets(files: Files) -> Iterator[Part]:
 
 
 def cifar100_sheets(files: Files) -> Iterator[Part]:
-    """Those sheets that are there; a sheet has a run of every class, sorted by published position."""
+    """The sheets that are there; a sheet has a run of every class, sorted by published position."""
     labels = _arrays(files["labels.npz"])
     for name, path in files.items():
         if path.suffix == ".webp":

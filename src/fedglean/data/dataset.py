@@ -29,11 +29,11 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images N x C x H x W in uint8 with int64 labels; -1 is a label that nobody knows (a user's unlabelled image).
+    """Images N x C x H x W in uint8 with int64 labels; the label -1 is unknown (a user's unlabelled image).
 
     `mean` and `std` are of pixels in 0..1. `flip` and `pad` say what a weak view may do: a horizontal flip, a crop
-    after reflecting so many pixels. `given` is who holds what where the user's own folders say it; published sets leave
-    that to a partition. `mark` stands for the pixels where they may be decoded a little otherwise elsewhere.
+    after reflecting that many pixels. `given` is who holds what, if the user's own folders say it; published sets leave
+    that to a partition. `mark` stands in for the pixels if another machine may decode them slightly differently.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """A name for these very images and labels, in this order."""
+        """A checksum of these very images and labels, in this order."""
         found = hashlib.sha256(repr((self.mark, self.classes, *self.train_images.shape)).encode())
         pixels = () if self.mark else (self.train_images, self.test_images)
         for part in (self.train_labels, self.test_labels, *pixels):

@@ -1,4 +1,4 @@
-"""Who may see what: a party's objects hold no label that it does not have; `Truth` has them all, for the evaluator."""
+"""Who may see what: a party's objects hold no label that it does not have; only the evaluator's `Truth` has all."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +38,7 @@ class Federation:
 
 
 def divide(dataset: Dataset, split: Split, device: torch.device) -> tuple[Federation, Truth]:
-    """Hand the images out; the labels that nobody was given go nowhere but into `Truth`."""
+    """Hand out the images; labels that nobody was given go into `Truth` and nowhere else."""
     store, truth = dataset.train_images.to(device), dataset.train_labels.to(device)
 
     def known(index: Tensor) -> Images:

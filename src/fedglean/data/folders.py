@@ -6,9 +6,9 @@
     root/clients/NAME/unlabelled/... never labelled, whatever the folders below are called
     root/test/CLASS/...              the test set; without it a fraction of the hub's images is held out
 
-Without a hub the folders of test/ are the classes. A client's folder that is no class is just a folder, unless it lies
-next to folders that are: then it is taken for a misspelt class and refused. Links to folders are followed. Names that
-begin with a dot and files that are no images are passed over.
+Without a hub the folders of test/ are the classes. A client's folder that is not a class is just a folder, unless it is
+beside folders that are: then it is taken for a misspelt class and refused. Links to folders are followed. Names that
+begin with a dot and files that are not images are ignored.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ def _refuse_misspelt(root: Path) -> None:
 
 
 def mark_of(root: Path, files: list[File]) -> str:
-    """Which files these are, by name and size: the same JPEG may be decoded a little otherwise on another machine."""
+    """A checksum of the files by name and size: another machine may decode the same JPEG slightly differently."""
     named = [(file.path.relative_to(root).as_posix(), file.path.stat().st_size, file.owner) for file in files]
     return hashlib.sha256(repr(named).encode(errors="surrogateescape")).hexdigest()
 
@@ -132,7 +132,7 @@ def at_the_hub(root: Path) -> tuple[tuple[str, ...], list[File], list[File]]:
 
 
 def class_names(root: Path) -> tuple[str, ...]:
-    """Never what clients call their folders: those may be scans or years."""
+    """The classes, by the folders of hub/ or test/; never by those of clients, which may be scans or years."""
     place = root / ("hub" if subfolders(root / "hub") else "test")
     named = tuple(folder.name for folder in subfolders(place))
     if _UNLABELLED in named:

@@ -1,4 +1,4 @@
-"""Some images of one party, with the labels it may know, and what a model made of them."""
+"""Some images of one party with the labels that it may know, and a model's predictions for them."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ class Images:
         return replace(self, label=label)
 
     def subset(self, mask: Tensor) -> "Images":
-        """Those where the mask is true."""
+        """The images where the mask is true."""
         return Images(self.store, self.index[mask], None if self.label is None else self.label[mask])
 
     def __add__(self, other: "Images") -> "Images":
@@ -42,7 +42,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities, one row an image. `threshold` says from where on a guess is trusted as a label."""
+    """Class probabilities, one row per image. From the confidence `threshold` on, a guess is trusted as a label."""
 
     images: Images
     probabilities: Tensor
@@ -61,5 +61,5 @@ class Predictions:
 
     @property
     def confident(self) -> Images:
-        """The trusted images alone, each labelled with its likeliest class; falsy when there is none."""
+        """Only the trusted images, each labelled with its likeliest class; falsy if there are none."""
         return self.hard.subset(self.trusted)

@@ -1,4 +1,4 @@
-"""Where the files of a published set may lie, in the order they are tried.
+"""Where the files of a published set may be, in the order in which they are tried.
 
 First torchvision's layout, then what the original sites hand out, then the compact form; the first layout that is
 whole wins. idx files may still be gzipped.
@@ -23,7 +23,7 @@ from fedglean.data.formats import (
 
 @dataclass(frozen=True)
 class Layout:
-    """Files with these names in one of these folders, `optional` ones where they are; `slow` is worth a cache."""
+    """Files with these names in one of these folders, `optional` ones if they are there; `slow` is worth a cache."""
 
     folders: tuple[str, ...]
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Found:
 
 
 def find(layouts: Iterable[Layout], root: Path) -> Found | None:
-    """The first whole layout below `root`, else the first of which there is anything at all, else None."""
+    """The first complete layout below `root`, else the first of which there is anything at all, else None."""
     seen = [_look(layout, root / folder) for layout in layouts for folder in layout.folders]
     whole = [found for found in seen if not found.missing]
     begun = [found for found in seen if found.files]

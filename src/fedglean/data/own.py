@@ -1,4 +1,4 @@
-"""A user's own federation, from folders or arrays: the last step and what is refused there."""
+"""A user's own federation, from folders or arrays: the last step, and what is refused there."""
 
 from dataclasses import dataclass
 from pathlib import Path

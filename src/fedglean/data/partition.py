@@ -31,7 +31,7 @@ BLOCK = 9
 
 
 def as_it_is(text: str, spec: str) -> str:
-    """The value of a spec that is read by whoever uses it."""
+    """The value of a spec as text, for a user's own function to read."""
     return text
 
 
@@ -52,7 +52,7 @@ class Partition:
 class Split:
     """Who holds which training images: int64 indices; a client's labelled and unlabelled images are disjoint.
 
-    `data` is the digest of the data set that they are of, once the split was found to fit one.
+    `data` is the digest of the data set that the indices belong to, once the split was found to fit one.
     """
 
     hub: Tensor
@@ -87,7 +87,7 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
 
 
 def of_form(what: str, spec: str, forms: Mapping[str, Thing]) -> Thing:
-    """What the table has for a spec: its kind, with a value where the form has one and without where it has not."""
+    """The table's entry for a spec, which must have a value if and only if the form has one."""
     kinds = {form.partition(":")[0]: form for form in forms}
     kind, colon, value = spec.partition(":")
     if kind not in kinds:
@@ -120,7 +120,7 @@ def by_class(truth: Indices, images: Indices, kinds: Iterable[int], key: int) ->
 
 
 def cut(groups: Groups, counts: Indices) -> Groups:
-    """Row k of `counts` (clients x classes) gets so many of each class, from the front; what is over stays out."""
+    """Row k of `counts` (clients x classes) gets that many of each class, from the front; the rest stays out."""
     ends = np.cumsum(counts, axis=0)
     rows = zip(ends - counts, ends, strict=True)
     return [np.concatenate([g[a:b] for g, a, b in zip(groups, *row, strict=True)]) for row in rows]

@@ -1,7 +1,7 @@
 """Data sets by name: scikit-learn's digits, published sets from disk, a user's own images.
 
-Nothing is downloaded. What is read of a published set is compared with known checksums, whatever layout it came in,
-so that two people who name the same set train on the same pixels.
+Nothing is downloaded. Whatever is read of a published set is compared with known checksums, in any layout, so that two
+people who name the same set train on the same pixels.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ __all__ = ["DATASETS", "PUBLISHED", "Dataset", "Published", "Source", "load", "l
 
 @dataclass(frozen=True)
 class Source:
-    """A data set under a name: how it is read, from below a place on disk where it needs one."""
+    """A data set under a name: how it is read, and whether from a place on disk."""
 
     load: Callable[..., Dataset]
     summary: str
@@ -38,7 +38,7 @@ class Source:
 def load(name: str, root: Path | None = None, allow_partial: bool = False, images: int | None = None) -> Dataset:
     """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need none).
 
-    `allow_partial` accepts a published set of which only some parts are on disk; `images` takes so many of the training
+    `allow_partial` accepts a published set of which only some parts are on disk; `images` uses only that many training
     images, the same ones in every run.
     """
     check_name(name)
@@ -58,7 +58,7 @@ def load(name: str, root: Path | None = None, allow_partial: bool = False, image
 
 
 def check_name(name: str) -> None:
-    """A path in a name's place is that of one's own images."""
+    """Refuse an unknown name; a path in its place is probably that of the user's own images."""
     if name in DATASETS:
         return
     if (place := Path(name)).exists():

@@ -22,7 +22,7 @@ FORMAT = "fedglean split 1"
 
 
 def save_split(path: Path | str, split: Split) -> None:
-    """Whole or not at all."""
+    """Write the split, whole or not at all."""
     make_folder(Path(path).parent)
     write_whole(Path(path), _encode(_content(split)))
 
@@ -49,13 +49,13 @@ def split_digest(split: Split) -> str:
 
 
 def fitted(split: Split, dataset: Dataset) -> Split:
-    """The split, if it fits this data set and is of no other one; it says so from now on."""
+    """The split with this data set's digest, if it fits it and was not made for another one."""
     check_split(split, len(dataset.train_images), dataset.train_labels)
     return of_this(split, dataset)
 
 
 def of_this(split: Split, dataset: Dataset) -> Split:
-    """The split, if it is not of another data set; it says so from now on."""
+    """The split with this data set's digest, if it was not made for another one."""
     if split.data not in ("", dataset.digest):
         raise DataError(
             "the images, labels or classes are not those that the split was made from; restore them, or split anew"

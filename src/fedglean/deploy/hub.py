@@ -134,7 +134,7 @@ class Enrolled(Federation):
 
 
 def serve(grid: Grid, path: Path) -> None:
-    """What Flower starts: a federation as the file says; what is to be told of it is appended to the journal beside."""
+    """What Flower starts: a federation as the file says; its messages are appended to the journal beside it."""
     with open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
         hold(file)
         journal = Journal(file)
@@ -176,7 +176,7 @@ class Journal:
 
 
 def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None) -> Result:
-    """Train with the branches that the grid reaches; begins a run folder, or goes on with the one that is there."""
+    """Train with the branches that the grid reaches; start a run folder, or continue the one that is there."""
     layer = read_toml(Path(hosting.config))
     config = hosted(resolve(layer.get("method"), layer), Path(hosting.images))
     device = torch.device(config.engine.device)

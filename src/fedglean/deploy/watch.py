@@ -1,4 +1,4 @@
-"""Whether a node still does its work: what its log says, and whether an app of it is at work.
+"""Watches whether a node still does its work: what its log says, and whether an app of it is running.
 
 A SuperNode takes one message at a time and then waits for one answer, whatever it answers. Two things confuse it for
 good. Where a hub dies between handing out a message and hearing that it arrived, the node drops the message, but its

@@ -21,7 +21,7 @@ from fedglean.randomness import bits, fold, fold_int
 
 @dataclass(frozen=True)
 class Setting:
-    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are for CUDA alone."""
+    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are for CUDA only."""
 
     recipe: Recipe
     dtype: torch.dtype = torch.float32
@@ -99,8 +99,8 @@ class Deck:
 class Pile:
     """One stream of all lanes: where each lane's images and labels begin in one long row, and what is drawn by.
 
-    What is planned by are lists, a number a lane (`counts`, `lengths`, `lasts`); what is computed with are tensors
-    (`count`, `length`, `start`, keys), so that nothing waits for the device.
+    Lists with a number per lane (`counts`, `lengths`, `lasts`) are for planning; tensors (`count`, `length`, `start`,
+    keys) are for computing, so that nothing waits for the device.
     """
 
     def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:

@@ -1,4 +1,4 @@
-"""Where a party computes, and what of that place decides the last bits."""
+"""The device on which a party computes, and what of it decides the last bits."""
 
 import os
 
@@ -8,14 +8,14 @@ from fedglean.errors import ConfigError
 
 
 def chosen_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one."""
+    """The device of that name; `auto` is cuda if there is one."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("the device is 'cuda', but torch finds no CUDA device here; use 'cpu' or 'auto'")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def settle(device: torch.device, threads: int, deterministic: bool) -> None:
-    """The number of threads, and which kernels CUDA may choose."""
+    """Set the number of threads, and which kernels CUDA may choose."""
     torch.set_num_threads(threads)
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -21,7 +21,7 @@ Lifted = Callable[[Tree, Tree, Batch, Tree], tuple[Tree, Tree, dict[str, Tensor]
 
 
 def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
-    """The function compiled for CUDA, in half precision where asked."""
+    """The function compiled for CUDA, in half precision if asked for."""
 
     def run(*arguments: Any) -> Any:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -81,7 +81,7 @@ class Program:
             total.zero_()
 
     def play(self, chunk: Batch, steps: int) -> None:
-        """Take so many steps, with the batches of a chunk."""
+        """Take that many steps, with the batches of a chunk."""
         tree.map(lambda a, b: a[:steps].copy_(b[:steps]), self.chunk, chunk)
         self.place.zero_()
         for _ in range(steps):

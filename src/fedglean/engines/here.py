@@ -20,7 +20,7 @@ Deliver = Callable[[Envelope], Iterable[Envelope]]
 
 @dataclass
 class Kept:
-    """The clients' own state by number, and whose changed since the last checkpoint."""
+    """The clients' own states by number, and which of them changed since the last checkpoint."""
 
     states: dict[int, Tree] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An ask under way: which one of which round, and the key that its clients' draws follow from."""
+    """An ask in progress: its round and number, and the key from which its clients' draws follow."""
 
     ask: Ask
     round: int
@@ -42,7 +42,7 @@ class Exchange:
 
 @dataclass
 class Served:
-    """What a block of clients came to.
+    """The outcome of a block of clients.
 
     `states` are the new ones of clients whose upload was admitted, `guesses` pseudo-labels for the evaluator.
     """
@@ -53,15 +53,15 @@ class Served:
 
 
 def straight(envelope: Envelope) -> Iterable[Envelope]:
-    """The way to the hub on which nothing is lost."""
+    """A way to the hub on which nothing is lost."""
     return [envelope]
 
 
 @dataclass(frozen=True)
 class Here:
-    """Serves exchanges. `deliver` stands for the way to the hub: tests lose, double and poison uploads there.
+    """Serves exchanges in this process. `deliver` is the way to the hub: tests lose, double and poison uploads there.
 
-    A placement that serves blocks elsewhere overrides `serve_all`, and what it must set up and tidy away for a run.
+    A placement that serves blocks elsewhere overrides `serve_all`, and what it must set up and clean up for a run.
     """
 
     federation: Federation

@@ -29,7 +29,7 @@ LEAST = 100
 
 
 class Trainer:
-    """Trains groups of lanes, of so many parties; remembers the programs that it captured."""
+    """Trains groups of lanes, and remembers the programs that it captured."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.parties = setting, 0
@@ -108,7 +108,7 @@ class Trainer:
 
 
 class Stacked:
-    """The state of a group of lanes on its way."""
+    """The state of a group of lanes while it trains."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
         self.lanes, self.deck = lanes, Deck(lanes, setting)

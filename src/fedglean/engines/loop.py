@@ -31,7 +31,7 @@ LIFTED = (
 
 @dataclass(frozen=True, eq=False)
 class Party:
-    """A generator to be run: a client in one exchange, or the hub in one round."""
+    """A generator to run: a client in one exchange, or the hub in one round."""
 
     name: str
     talk: Talk
@@ -40,11 +40,11 @@ class Party:
 
 
 class PartyError(Exception):
-    """A bug inside a method or an executor; its first line says where it struck."""
+    """A bug inside a method or an executor; its first line says where."""
 
 
 class Conversation:
-    """A party on its way: what it asks for now, or what it returned in the end."""
+    """A party while it runs: what it asks for now, or what it returned in the end."""
 
     def __init__(self, party: Party) -> None:
         self.party, self.number, self.done = party, -1, False
@@ -64,7 +64,7 @@ class Conversation:
 
     @contextmanager
     def blamed(self, when: str = "", others: int = 0) -> Iterator[None]:
-        """Errors inside say in their first line whose they are."""
+        """Turn errors inside into a `PartyError` whose first line says whose they are."""
         try:
             yield
         except (FedgleanError, PartyError):
@@ -115,7 +115,7 @@ class Call:
 
 
 class Loop:
-    """Serves requests one by one. `widest` says how many trainings at once memory turned out to hold, if too few."""
+    """Serves requests one by one. `widest` is how many trainings at once fit into memory, if not all did."""
 
     widest: int | None = None
 

@@ -1,7 +1,7 @@
-"""The workers of the placement `workers` on CUDA: a process a GPU.
+"""The workers of the placement `workers` on CUDA: one process per GPU.
 
-CUDA does not survive a fork, so these processes begin afresh. The images are sent to each of them once, through memory
-that all share, and lie on its GPU from then on; all else is as with forked workers.
+CUDA does not survive a fork, so these processes start anew. The images are sent to each of them once, through shared
+memory, and stay on its GPU from then on; everything else is as with forked workers.
 """
 
 import multiprocessing

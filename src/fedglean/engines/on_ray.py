@@ -1,10 +1,10 @@
 """The workers of the placement `ray`: actors on the machines of a Ray cluster.
 
-Machines of a cluster need not share a disk, so the images travel, once: they lie in Ray's object store, one copy a
-machine, which its actors read without a copy of their own. The message of an exchange goes the same way. From then on
-an actor gets client numbers with what those clients kept and returns one partial sum, as a forked worker does.
+Machines of a cluster need not share a disk, so the images travel, once: Ray's object store has one copy per machine,
+which its actors read without a copy of their own. The message of an exchange goes the same way. From then on an actor
+gets client numbers with what those clients kept and returns one partial sum, as a forked worker does.
 
-Everything travels pickled, as it does on Ray anyhow: whoever can reach a cluster and has its token can run code there.
+Everything travels pickled, as on Ray anyway: anyone who can reach a cluster and has its token can run code there.
 """
 
 import io
@@ -94,7 +94,7 @@ class Remote:
 
 
 class RayCrew:
-    """The actors of one run, if they have been started. Ray is shut down with them where it was started for them.
+    """The actors of one run, if they have been started. Ray is shut down with them if it was started for them.
 
     `first` is what an actor must have done before it can read what it is sent.
     """
@@ -150,7 +150,7 @@ class RayCrew:
 
 
 def connect(wanted: int) -> None:
-    """To the cluster that $RAY_ADDRESS names; where it names none, one is started on this machine."""
+    """Connect to the cluster that $RAY_ADDRESS names; if it is not set, start one on this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address := os.environ.get("RAY_ADDRESS"):

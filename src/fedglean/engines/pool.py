@@ -1,7 +1,4 @@
-"""Workers that serve blocks: what is asked of any kind of them, and forked processes at the end of a pipe.
-
-How those begin, what travels to them, and that none is left over.
-"""
+"""Workers that serve blocks: what any kind of them must do, and forked processes at the end of a pipe."""
 
 import multiprocessing
 import os
@@ -26,11 +23,11 @@ from fedglean.engines.servant import Servant
 
 
 class Gone(Exception):
-    """A worker that will not answer any more: who it was, and how it ended."""
+    """A worker that will not answer any more: which one it was, and how it ended."""
 
 
 class Worker(Protocol):
-    """Somebody to whom packed things are sent, and who answers the last of them."""
+    """A party to which packed things are sent, and which answers the last of them."""
 
     def send(self, content: Any) -> None: ...
 
@@ -41,7 +38,7 @@ class Crew(Protocol):
     """The workers of one run, if they have been started."""
 
     def started(self, wanted: int, most: int, servant: Servant) -> Sequence[Worker]:
-        """As many as are wanted (0 of them: one a core), but `most` at most; each is a copy of the servant."""
+        """As many as are wanted (0 means one per core), but at most `most`; each is a copy of the servant."""
 
     def packed(self, value: Any) -> Any:
         """What a worker can be sent."""
@@ -56,7 +53,7 @@ class Crew(Protocol):
 
 
 def cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """The number of cores that this process may use, if the system says so."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -68,7 +65,7 @@ class _Plain(ForkingPickler):
 
 
 def as_bytes(value: Tensor) -> Any:
-    """How a tensor is pickled. As torch would send it each one is a shared file, and a long run is out of files."""
+    """How a tensor is pickled. Torch would send each one as a shared file, and a long run would run out of files."""
     # What has no more than one element is contiguous with any stride, but a view as bytes wants a stride of one.
     flat = value.detach().cpu().contiguous().as_strided((value.numel(),), (1,))
     return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape), value.device.type)

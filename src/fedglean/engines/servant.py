@@ -1,4 +1,4 @@
-"""The far end of a placement that serves blocks elsewhere: what is said to it, and what it says back."""
+"""The far end of a placement that serves blocks elsewhere: what it is sent, and what it sends back."""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def _portable(error: Exception, where: str) -> Exception:
 
 
 def without_images(place: Here) -> Here:
-    """The placement as it travels beside the images: no label of the hub, and no evaluator, which knows the truth."""
+    """The placement as it travels beside the images: without the hub's labels and the evaluator, which knows all."""
     old, executor = place.federation, type(place.executor)(place.executor.setting)
     observe = None if place.observe is None else _unheard
     bare = _over(old.hub.store[:0], old)
@@ -80,7 +80,7 @@ def without_images(place: Here) -> Here:
 
 
 def with_images(bare: Here, store: Tensor) -> Here:
-    """The placement as it serves where it has come to."""
+    """The placement put together again where it serves."""
     return replace(bare, federation=_over(store, bare.federation))
 
 

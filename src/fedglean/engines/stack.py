@@ -34,7 +34,7 @@ FORWARD = 8192
 
 
 class Stack(Loop):
-    """Serves the requests of a block together."""
+    """Serves the requests of a whole block together."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

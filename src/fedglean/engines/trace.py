@@ -2,7 +2,7 @@
 
 `vmap` and `grad` find out anew at every step what to do with every operation; for a small model that takes longer than
 the operations. What they find out does not change from step to step, so a step that was taken often enough is written
-down once (`make_fx`) and from then on merely repeated: the same kernels on the same numbers, to the bit.
+down once (`make_fx`) and from then on only repeated: the same kernels on the same numbers, to the bit.
 """
 
 from collections.abc import Callable, Sequence

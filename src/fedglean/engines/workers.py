@@ -1,9 +1,9 @@
 """The placements `workers` and `ray`: the blocks of an exchange are served in other processes.
 
-Those of `workers` are forked from the prepared run, one a core of this machine, so that all of them see one copy of the
-data set; those of CUDA are in `on_gpus`, those of `ray` in `on_ray`. They get the exchange's message and, a block at a
-time, client numbers with what those clients kept; they return what `here` would have made of the block. Blocks are
-handed to whoever is free and added up in their own order: the number of processes cannot change a bit.
+Those of `workers` are forked from the prepared run, one per core of this machine, so that all of them see one copy of
+the data set; those of CUDA are in `on_gpus`, those of `ray` in `on_ray`. They get the exchange's message and, a block
+at a time, client numbers with what those clients kept; they return what `here` would have made of the block. Blocks go
+to whichever worker is free and are added up in their own order: the number of processes cannot change a bit.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ from fedglean.tree import Tree
 
 
 def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
-    """Refuse what worker processes cannot do."""
+    """Refuse settings that worker processes cannot serve."""
     if device.type != "cpu" and name == "ray":
         raise ConfigError("placement 'ray' runs on CPU cores only; use placement 'workers' for one process per GPU")
     if threads != 1:
@@ -37,7 +37,7 @@ def check_workers(device: torch.device, threads: int, name: str = "workers") -> 
 
 @dataclass(frozen=True)
 class Workers(Here):
-    """`here` in several processes; 0 of them means one a core, or one a GPU.
+    """`here` in several processes; 0 means one per core, or one per GPU.
 
     `deliver` is called in the process that served the client: one that remembers uploads remembers those of its own
     process alone.

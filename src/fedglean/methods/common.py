@@ -85,7 +85,7 @@ def averaged(client: Callable[[Me, Record], Talk], to: Sequence[int], hub: Hub, 
 
 
 def pooled(me: Me, labelled_batch: int, unlabelled_batch: int) -> tuple[dict[str, Stream], int]:
-    """Streams and steps an epoch of SAGE's benchmark: all images in two views without labels, and the labelled ones.
+    """Streams and steps per epoch of SAGE's benchmark: all images in two views without labels, and the labelled ones.
 
     An epoch is as many steps as labelled batches fit into all images, whatever the unlabelled batch.
     """

@@ -1,6 +1,6 @@
-"""What folders hold, to be told of: runs, the seeds of a run, or several of those with a label each.
+"""Gathers what folders hold for a report: runs, the seeds of a run, or several of those with a label each.
 
-Reading changes nothing and needs no end: a run may go on meanwhile, and a line that is half written is left out.
+Reading changes nothing, and runs need not be finished: a line that is half written is left out.
 """
 
 import json

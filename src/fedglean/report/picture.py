@@ -42,7 +42,7 @@ class Curve:
 
 
 def curves(runs: Mapping[str, Sequence[Result]], path: Path, title: str = "") -> Path:
-    """Draw the learning curves into a PNG file; where there is no room for it, the runs are there all the same."""
+    """Draw the learning curves into a PNG file; if it cannot be written, the runs are complete all the same."""
     try:
         drawing(runs, title).savefig(path, dpi=150)
     except OSError as error:

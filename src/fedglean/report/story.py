@@ -60,7 +60,7 @@ def best(runs: Sequence[Told], name: str) -> Scores:
 
 
 def headline(groups: Sequence[Group]) -> dict[str, str]:
-    """Of the best of the methods; of what there is where there is no method."""
+    """The headline, about the best of the methods, or of what there is if there is no method."""
     asked = [group for group in groups if role(group) == "method"] or list(groups)
     tested = [group for group in asked if any(run.tested for run in group.runs)]
     if not tested:

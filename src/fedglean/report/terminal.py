@@ -34,7 +34,7 @@ class Score(Protocol):
 
 
 class Result(Protocol):
-    """What is told of a run."""
+    """What is shown of a run."""
 
     @property
     def history(self) -> Sequence[Line]: ...
@@ -55,7 +55,7 @@ def screen() -> Console:
 
 @contextmanager
 def progress(console: Console, label: str, config: Config, quiet: bool = False) -> Iterator[OnRound]:
-    """A function to be told of each round, which shows it for as long as the context lasts."""
+    """A function to call after each round, which shows it for as long as the context lasts."""
     compiles = config.engine.compile and config.engine.device != "cpu" and torch.cuda.is_available()
     start = "compiling, which takes minutes" if compiles else "starting"
     if quiet:
@@ -176,7 +176,7 @@ def result_table(result: Result, title: str) -> Table:
 
 
 def mean_line(lines: Sequence[Line]) -> dict[str, Any]:
-    """What is told of a round of several seeds: the means over them."""
+    """A round of several seeds as one line: the means over them."""
     merged: dict[str, Any] = {"round": lines[0]["round"], "final": lines[0].get("final", False)}
     for part in ("accuracy", "pseudo"):
         tables = [line[part] for line in lines if line.get(part)]

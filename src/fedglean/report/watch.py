@@ -1,4 +1,4 @@
-"""The page of runs that go on, on this machine alone: it asks for what is new, and this answers.
+"""Serves the report of runs while they train, to this machine only: the page asks for what is new, and this answers.
 
 Two addresses are answered, the page and its data; no other file can be had. A request must name this machine as its
 host, so that no site in the reader's browser can ask in its own name.
