@@ -115,8 +115,8 @@ def weight_tree(entry: float) -> Callable[[Upload], Upload]:
 BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "nan": (lambda u: with_leaf(u, first_entry(math.nan)), "'model' at output.weight is not finite"),
     "infinite": (lambda u: with_leaf(u, first_entry(math.inf)), "'model' at output.weight is not finite"),
-    "huge": (lambda u: with_leaf(u, first_entry(1e30)), "'model' moved by 1e+30; at most"),
-    "far": (lambda u: with_leaf(u, first_entry(1e4)), "'model' moved by 1e+04; at most"),
+    "huge": (lambda u: with_leaf(u, first_entry(1e30)), "'model' moved by 1e+30, more than"),
+    "far": (lambda u: with_leaf(u, first_entry(1e4)), "'model' moved by 1e+04, more than"),
     "one number": (lambda u: with_leaf(u, lambda _: torch.zeros(1)), r"has shape (1,), expected (3, 5)"),
     "five numbers": (lambda u: with_leaf(u, lambda _: torch.zeros(5)), "has shape (5,), expected (3, 5)"),
     "transposed": (lambda u: with_leaf(u, lambda leaf: leaf.T), "has shape (5, 3), expected (3, 5)"),
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "weight tree nan": (weight_tree(math.nan), "weight of 'model' has an entry outside"),
     "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
     "parameter more": (with_another_parameter, "'model' has a part that was not asked for: trojan"),
-    "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser'; asked for: model, sums"),
+    "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser', asked for was model, sums"),
     "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' is a str without tensors"),
     "nothing in it": (lambda u: Upload(), "empty: no name was uploaded"),
     "a dictionary": (lambda u: {"model": MODEL}, "not an upload but a dict"),
@@ -262,7 +262,7 @@ def test_too_few_usable_uploads_end_the_round_with_their_reasons() -> None:
     def mostly_bad(envelope: Envelope) -> list[Envelope]:
         return [replace(envelope, upload=BAD["nan"][0](envelope.upload)) if envelope.client else envelope]
 
-    with pytest.raises(RoundError, match=r"round 1: only 1 of 5 .* quorum is 50% \('model' at output.weight is not"):
+    with pytest.raises(RoundError, match=r"round 1: only 1 of 5 .* quorum is 50 % \('model' at output.weight is not"):
         exchange(mostly_bad, Kept())
     assert exchange(mostly_bad, Kept(), quorum=0.2).answered == [0]
 
@@ -273,7 +273,7 @@ def test_a_run_that_diverged_is_told_so_and_not_once_for_each_client() -> None:
         moved = tree.map(lambda leaf: leaf + 1e6 * (1 + envelope.client), sent)
         yield replace(envelope, upload=Upload(model=moved, weight=1))
 
-    told = r"('model' moved by \S+; at most 280 is allowed; ){3}and 2 more; .* smaller learning rate"
+    told = r"('model' moved by \S+, more than the 280 allowed; ){3}and 2 more; .* smaller learning rate"
     with pytest.raises(RoundError, match=told):
         exchange(far, Kept())
 

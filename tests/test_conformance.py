@@ -377,6 +377,6 @@ def test_too_few_usable_uploads_end_the_run_with_a_sentence() -> None:
     experiment = small_experiment(Plain(), rounds=1)
     everyone = [(1, client) for client in range(8)]
     strict = served(experiment, quorum=0.9, deliver=poison(DAMAGES["not a number"], *everyone))
-    with pytest.raises(AssertionError, match="the quorum is 90%") as raised:
+    with pytest.raises(AssertionError, match="the quorum is 90 %") as raised:
         play(strict)
     assert isinstance(raised.value.__cause__, RoundError)

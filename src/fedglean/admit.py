@@ -224,7 +224,7 @@ class Gate:
             return Form(tree.trainable(own[name]))
         if name not in self.sent:
             known = ", ".join([*self.sent, *self.expected])
-            raise Refused(f"unknown name '{name}'; asked for: {known}")
+            raise Refused(f"unknown name '{name}', asked for was {known}")
         return self.sent[name]
 
     def _check_size(self, name: str, row: Tensor, leaves: Mapping[str, Tensor], form: Form, declared: Declared) -> None:
@@ -240,7 +240,7 @@ class Gate:
         if expected:
             expected.check(name, row, max(1, declared.total))
         elif moved > (limit := self.stretch * (1 + form.norm)):
-            raise Refused(f"'{name}' moved by {moved:.3g}; at most {limit:.3g} is allowed")
+            raise Refused(f"'{name}' moved by {moved:.3g}, more than the {limit:.3g} allowed")
 
 
 def _length(row: Tensor) -> float:

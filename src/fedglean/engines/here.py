@@ -168,7 +168,7 @@ class Ledger:
         if usable < needed(self.place.quorum, asked):
             raise RoundError(
                 f"round {self.exchange.round}: only {usable} of {asked} clients sent something usable, "
-                f"but the quorum is {self.place.quorum:.0%} ({self._reasons()})"
+                f"but the quorum is {100 * self.place.quorum:.0f} % ({self._reasons()})"
             )
 
     def _reasons(self) -> str:
