@@ -191,7 +191,7 @@ def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(stopped: boo
             federate(grid, plan, said.append, rows.append)
         grid.round = None
     federate(grid, plan, said.append, rows.append)
-    assert said[0] == "1 of 2 branches have joined, 1 are needed; waiting for branches 1, for 0.3 s at most"
+    assert said[0] == "1 of 2 branches have joined, the quorum is 1; waiting up to 0.3 s for branch 1"
     assert "1 of 2 branches, 4 rounds of semifl" in said and "branch 1 has joined, and takes part from now on" in said
     third = "2 of 2" if stopped else "1 of 2"  # in which the hub hears of it
     assert [row[1] for row in rows] == ["1 of 2", "1 of 2", third, "2 of 2", ""]
@@ -234,7 +234,7 @@ def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: P
         federate(grid, plan, said.append)
     other = branches(root, tmp_path)
     other[1] = replace(other[1], images=branch_images(root / "clients" / "north"))
-    with pytest.raises(RoundError, match="1 of the 2"):
+    with pytest.raises(RoundError, match="only 1 of 2 branches could be reached"):
         federate(LocalGrid(other), plan, said.append)
     assert any("this run began with" in sentence for sentence in said)
 
@@ -264,7 +264,7 @@ def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None
                 serve(LocalGrid(own), path)
     good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
     assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == ["1 of 2", "2 of 2"]
-    assert bad[-1]["code"] == RoundError.exit_code and "branches 1 did not join" in bad[-1]["told"]
+    assert bad[-1]["code"] == RoundError.exit_code and "branch 1 did not join" in bad[-1]["told"]
 
 
 class Replaced(Stopping):
@@ -330,9 +330,9 @@ def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(root: Path, t
 
 def test_too_few_branches_give_up_and_the_same_command_goes_on_later(root: Path, tmp_path: Path) -> None:
     plan, said = hosting(root, tmp_path / "run", quorum=1.0), []
-    with pytest.raises(RoundError, match=r"branches 1 did not join within 0\.3 s, and 2 of 2 are needed"):
+    with pytest.raises(RoundError, match=r"branch 1 did not join within 0\.3 s, but the quorum is 2 of 2"):
         federate(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
-    assert said == ["1 of 2 branches have joined, 2 are needed; waiting for branches 1, for 0.3 s at most"]
+    assert said == ["1 of 2 branches have joined, the quorum is 2; waiting up to 0.3 s for branch 1"]
     result = federate(LocalGrid(branches(root, tmp_path)), plan, said.append)
     whole = federate(LocalGrid(branches(root, tmp_path / "b")), hosting(root, tmp_path / "whole", quorum=1.0), print)
     assert difference(dict(whole.predictors), dict(result.predictors)) is None

@@ -95,15 +95,16 @@ class Post:
             found, over = self._numbers(), time.monotonic() > end
             if len(found) == self.count or (over and len(found) >= need):
                 break
-            missing = ", ".join(str(number) for number in range(self.count) if number not in found)
+            absent = [str(number) for number in range(self.count) if number not in found]
+            missing = f"branch{'es' if len(absent) > 1 else ''} {', '.join(absent)}"
             if over:
                 raise RoundError(
-                    f"branches {missing} did not join within {self.patience.gathering:g} s, and {need} of {self.count} "
-                    "are needed; start them, then start the hub again"
+                    f"{missing} did not join within {self.patience.gathering:g} s, but the quorum is {need} of "
+                    f"{self.count}; start what is missing, then the hub again"
                 )
             self._tell_once(
-                f"{len(found)} of {self.count} branches have joined, {need} are needed; "
-                f"waiting for branches {missing}, for {self.patience.gathering:g} s at most"
+                f"{len(found)} of {self.count} branches have joined, the quorum is {need}; "
+                f"waiting up to {self.patience.gathering:g} s for {missing}"
             )
             time.sleep(self.patience.poll)
         self.declared = {number: declared_of(each) for number, each in found.items()}
@@ -181,10 +182,10 @@ class Post:
                 return free
             if now - began > self.patience.gathering and len(free) < need:
                 raise RoundError(
-                    f"only {len(free)} of the {need} branches that are needed could be reached within "
-                    f"{self.patience.gathering:g} s; start the hub again once they are there"
+                    f"only {len(free)} of {len(clients)} branches could be reached within "
+                    f"{self.patience.gathering:g} s, but the quorum is {need}; start the hub again once they are there"
                 )
-            self._tell_once(f"{len(free)} of {len(clients)} branches can be reached, {need} are needed; waiting")
+            self._tell_once(f"{len(free)} of {len(clients)} branches can be reached, the quorum is {need}; waiting")
             time.sleep(self.patience.poll)
 
     def _look(self) -> None:
