@@ -27,3 +27,5 @@ def test_paths_and_single_names_may_be_plain_text(tmp_path: Path) -> None:
     assert fedglean.compare("hub-only", 1, **small).best == "hub-only"
     with pytest.raises(fedglean.FedgleanError, match="run does not hold the runs of several seeds"):
         fedglean.resume_seeds(folder)
+    with pytest.raises(fedglean.FedgleanError, match="run does not hold a comparison"):
+        fedglean.resume_comparison(folder)

@@ -202,6 +202,8 @@ def is_comparison(folder: Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
+    if not is_comparison(folder):
+        raise StorageError(f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run")
     try:
         kept = json.loads((folder / "compare.json").read_bytes())
         entries = [

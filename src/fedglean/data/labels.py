@@ -165,7 +165,7 @@ def _hassle(pool: Pool, who: str, value: str) -> Holdings:
     marked, rest = _stratified(pool, pool.all(), round(share * len(pool.truth)), "labelled")
     if len(marked) < (2 * max(full, partial) if full and partial else full + partial):
         raise ConfigError(
-            f"'{who}' makes {len(marked)} labels, too few for {full + partial} clients; use a larger percentage"
+            f"'{who}' makes too few labels ({len(marked)}) for {full + partial} clients; use a larger percentage"
         )
     fully, partly = _shared(pool, marked, full, partial)
     count = _unlabelled_at_partial(pool, who, len(partly), len(rest), partial, none)
