@@ -32,6 +32,9 @@ from fedglean.errors import ConfigError, DataError, RoundError, StorageError
 from fedglean.folder import RunFolder
 from fedglean.method import Mixture
 from fedglean.predict import predict
+from fedglean.report.examine import Examiner
+from fedglean.report.gather import gather
+from fedglean.report.page import told
 from fedglean.result import Result
 from fedglean.run import run
 from fedglean.testing.compare import difference
@@ -78,7 +81,7 @@ def branches(root: Path, state: Path) -> list[Branch]:
 
 
 def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Hosting:
-    options = {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"} | OPTIONS[method] | options
+    options = {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"} | OPTIONS.get(method, {}) | options
     config = configure(method, **options)
     path = out.with_suffix(".toml")
     path.write_text(to_toml(config))
@@ -378,6 +381,35 @@ def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path,
     assert len(hub.images) == 0 and hub.classes == tuple("0123456789") and hub.shape == [1, 8, 8]
     with pytest.raises(DataError, match="neither hub/CLASS nor test/CLASS"):
         hub_images(tmp_path / "nothing")
+
+
+def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(root: Path, tmp_path: Path) -> None:
+    """`fedglean run` cannot read a hub's folder: it has no clients in it."""
+    own = tmp_path / "own"
+    own.mkdir()
+    for part in ("hub", "test"):
+        (own / part).symlink_to(root / part)
+    outs = [tmp_path / "run", tmp_path / "run-hub-only"]
+    for out, method in zip(outs, ("semifl", "hub-only"), strict=True):
+        federate(LocalGrid(branches(root, tmp_path / method)), hosting(own, out, method), lambda sentence: None)
+        options = HubOptions(own, out, 2, Address("hub", 8000), tmp_path / "keys", {0: tmp_path / "a.pub"}, 10, 5, 5)
+        (out / "flower").mkdir()
+        options.save(out / "flower" / "options.json")
+
+    data = told(gather(outs), Examiner())
+    first = data["groups"][0]
+    assert first["exam"]["tested"] == 40 and len(first["exam"]["confusion"]) == 10
+    unlabelled = first["holders"]["unlabelled"]
+    assert first["holders"]["names"] == ["hub", "north", "south"] and [row[-1] for row in unlabelled] == [0, 40, 25]
+    (answer,) = data["help"]["answers"]
+    assert "test images of one seed" in answer["sentence"] and "--seeds" not in answer["sentence"]
+
+    hub = f"--images {own} --branches 2 --out {{}} --listen hub:8000 --deadline 10 --grace 5 --gathering 5"
+    hub += f" --keys {tmp_path / 'keys'} --admit 0={tmp_path / 'a.pub'}"
+    assert first["command"] == f"fedglean deploy hub --config {outs[0] / 'config.toml'} " + hub.format("run-again")
+    start, report = told(gather(outs[:1]), Examiner())["help"]["how"][-2:]
+    assert start.startswith("fedglean deploy hub ") and "--data" not in start and "--seeds" not in start
+    assert start.endswith(" --model mlp --norm static --rounds 2 --seed 0 " + hub.format(report.split()[-1]))
 
 
 def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(root: Path, tmp_path: Path) -> None:

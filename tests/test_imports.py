@@ -157,7 +157,7 @@ def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
     holders = {path.relative_to(SOURCE).as_posix() for path in FILES if any(within(n, "flwr") for n in imported(path))}
     assert holders == {f"deploy/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")}
     knowing = {path for path in FILES if any(within(name, "fedglean.deploy") for name in imported(path))}
-    assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {"deploy", "cli", "testing"}
+    assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {"deploy", "cli", "report", "testing"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)

@@ -9,6 +9,7 @@ before are then strangers to the link; they end, and their supervisors start the
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -71,6 +72,20 @@ class HubOptions:
         content = {**asdict(self), **paths, "listen": str(self.listen), "keys": keys, "admit": admit}
         write_whole(path, json.dumps(content, indent=1).encode())
 
+    def command(self, *words: str, out: Path | str) -> str:
+        """What starts a hub like this one, for the method or configuration in `words`."""
+        times = {f"--{name}": f"{getattr(self, name):g}" for name in ("deadline", "grace", "gathering")}
+        places = {"--images": self.images, "--branches": self.branches, "--out": out, "--listen": self.listen}
+        options = [str(word) for pair in (places | times).items() for word in pair]
+        keys = ["--insecure"] if self.keys is None else ["--keys", str(self.keys)]
+        admit = [word for number, file in self.admit.items() for word in ("--admit", f"{number}={file}")]
+        return shlex.join(["fedglean", "deploy", "hub", *words, *options, *keys, *admit])
+
+    @classmethod
+    def of(cls, out: Path) -> "HubOptions":
+        """Those of a run folder."""
+        return cls.load(_options(out))
+
     @classmethod
     def load(cls, path: Path) -> "HubOptions":
         try:
@@ -113,7 +128,7 @@ def resume_hub(out: Path, show: Show) -> int:
         show(f"{out} is already finished")
         return 0
     layer = read_toml(out / "flower" / "hub.toml")
-    return run_hub(resolve(layer.get("method"), layer), replace(HubOptions.load(_options(out)), out=out), show)
+    return run_hub(resolve(layer.get("method"), layer), replace(HubOptions.of(out), out=out), show)
 
 
 def _options(out: Path) -> Path:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.data.dataset import Dataset
-from fedglean.data.split_file import fitted, split_digest
+from fedglean.data.own import UNKNOWN
+from fedglean.data.split_file import fitted, of_this, split_digest
+from fedglean.deploy.folders import hub_images
 from fedglean.errors import DataError, FedgleanError
 from fedglean.evaluate import plain_logits
 from fedglean.experiment import dataset_of, divide_up
@@ -66,15 +68,17 @@ class Examiner:
             return {"missing": f"This cannot be shown here: {error}."}
 
     def _dataset(self, run: Told) -> Dataset:
-        data = run.config.data
-        if data not in self.data:
-            self.data[data] = dataset_of(data)
-        return self.data[data]
+        key = run.config.data, run.federation
+        if key not in self.data:
+            self.data[key] = _of_the_hub(run) if run.federation else dataset_of(run.config.data)
+        return self.data[key]
 
     def _holders(self, run: Told) -> dict[str, Any]:
         dataset = self._dataset(run)
-        split = fitted(run.folder.split(), dataset)
-        known, hidden = holdings(split, dataset.train_labels, len(dataset.classes))
+        split = (of_this if run.federation else fitted)(run.folder.split(), dataset)
+        unseen = sum(map(len, (split.hub, *split.labelled, *split.unlabelled))) - len(dataset.train_labels)
+        labels = torch.cat([dataset.train_labels, torch.full((max(0, unseen),), UNKNOWN)])
+        known, hidden = holdings(split, labels, len(dataset.classes))
         columns = len(dataset.classes) + bool((known + hidden)[:, -1].any())
         return {
             "names": holder_names(split)[:HOLDERS],
@@ -113,6 +117,11 @@ class Examiner:
             "tested": len(chances),
             "right": right,
         }
+
+
+def _of_the_hub(run: Told) -> Dataset:
+    """What a hub can read again. The images of its branches are numbers beyond its own, and without a label."""
+    return hub_images(Path(str(run.config.data.root))).dataset(())
 
 
 def _confusion(truth: Tensor, guess: Tensor, classes: int) -> list[list[int]]:

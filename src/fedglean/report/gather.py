@@ -14,6 +14,7 @@ from typing import Any
 
 from fedglean.config import Config, resolve
 from fedglean.data.partition import Split
+from fedglean.deploy.commands import HubOptions, is_federation
 from fedglean.errors import StorageError, no_folder
 from fedglean.folder import RunFolder
 from fedglean.seeds import is_group, members
@@ -30,6 +31,11 @@ class Told:
     @cached_property
     def finished(self) -> bool:
         return self.folder.model_path.exists()
+
+    @property
+    def federation(self) -> bool:
+        """Whether it trained on real branches, of whose images the hub's machine has none."""
+        return (self.folder.path / "federation.json").exists()
 
     @cached_property
     def split(self) -> Split:
@@ -60,6 +66,11 @@ class Group:
     @property
     def config(self) -> Config:
         return self.runs[0].config
+
+    @cached_property
+    def hub(self) -> HubOptions | None:
+        """How `fedglean deploy hub` was started, where that made it."""
+        return HubOptions.of(self.path) if is_federation(self.path) else None
 
     @property
     def finished(self) -> bool:

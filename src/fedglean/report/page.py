@@ -90,6 +90,7 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
         "config": to_toml(config),
         "command": _command(group, examiner),
         "resume": None if group.finished else shlex.join(["fedglean", "resume", str(group.path)]),
+        "deployed": group.hub is not None,
         "exact": config.engine.deterministic or config.engine.device == "cpu",
     }
 
@@ -133,6 +134,8 @@ def _refused(runs: Sequence[Told]) -> list[dict[str, Any]]:
 
 def _command(group: Group, examiner: Examiner) -> str:
     """What repeats the runs; one by one, from the splits that they were given, where they did not draw their own."""
+    if group.hub is not None:
+        return group.hub.command("--config", str(group.path / "config.toml"), out=f"{group.path.name}-again")
     seeds = ["--seeds", str(len(group.runs))] if len(group.runs) > 1 else []
     if examiner.drawn(group.runs[0]):
         return shlex.join(["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds])

@@ -155,7 +155,7 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
     floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
     help = Help(group.label, floor, _difference(pairs, examiner), any(heard(mine.history) for mine, _ in pairs))
     sentence = _sentence(help)
-    if len(pairs) == 1:
+    if len(pairs) == 1 and group.hub is None:
         sentence += " Repeat both with --seeds 5."
     if not group.finished:
         sentence += " The run is not finished, so this may change."
@@ -225,23 +225,32 @@ def _how(group: Group) -> list[str]:
     config = group.config
     split = config.split
     drawn = {"--labels": split.labels, "--partition": split.partition, "--clients": split.clients}
-    options = {
-        "--use": config.use,
+    data = {
         "--data": config.data.name,
         "--data-root": config.data.root,
         **({} if config.holders else drawn),
         "--split-file": config.split.file,
+    }
+    options = {
+        "--use": config.use,
+        **({} if group.hub else data),
         "--model": config.model.name,
         "--norm": config.model.norm,
         "--rounds": config.rounds,
         "--seed": config.seed,
-        "--seeds": len(group.runs),
+        "--seeds": None if group.hub else len(group.runs),
         "--set": config.data.images and f"data.images={config.data.images}",
     }
     given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
     given += ["--allow-partial"] * config.data.allow_partial
     outs = {method: f"{group.path.name}-{method}" for method in floors(group.runs[0].split)}
+
+    def started(method: str, out: str) -> str:
+        if group.hub is not None:
+            return group.hub.command(method, *given, out=out)
+        return shlex.join(["fedglean", "run", method, *given, "--out", out])
+
     return [
-        *(shlex.join(["fedglean", "run", method, *given, "--out", out]) for method, out in outs.items()),
+        *(started(method, out) for method, out in outs.items()),
         shlex.join(["fedglean", "report", str(group.path), *outs.values()]),
     ]

@@ -296,7 +296,8 @@ function again(group) {
   const goesOn = group.resume && !data.live
     ? [note("The run is not finished. This command continues it."), commands(group.resume)] : [];
   return section("Do it again", ...goesOn,
-    note("This command repeats it with the configuration below. ", group.exact
+    note("This command repeats it with the configuration below. ", group.deployed
+      ? "The result is the same if the same branches answer in every round." : group.exact
       ? "The same machine gives the same result, to the last bit."
       : "With deterministic = false a GPU does not repeat its last bits: the result will differ, as with another seed."),
     commands(group.command, { id: "command" }), make("button", copy, "Copy the command"),
