@@ -173,6 +173,17 @@ def test_nothing_has_one_shape_on_both_executors() -> None:
     assert shapes(Loop(SETTING)) == shapes(Stack(SETTING)) == [(7, 10), (0,)]
 
 
+def test_who_takes_no_step_has_no_metrics_on_either_executor() -> None:
+    def visit(steps: int) -> Generator[Any, Any, Any]:
+        return (yield replace(training(some(0, 9)), epochs=None, steps=steps))
+
+    def found(executor: Loop) -> list[tuple[int, list[str]]]:
+        asked = [Party(f"client {steps}", visit(steps), steps) for steps in (2, 0)]
+        return [(answer.steps, list(answer.metrics)) for answer in executor.run(asked)]
+
+    assert found(Loop(SETTING)) == found(Stack(SETTING)) == [(2, ["loss"]), (0, [])]
+
+
 def test_an_idle_lane_changes_nothing() -> None:
     trainer = lanes.Trainer(SETTING)
     real, idle = Lane(training(some(0, 9)), 5), Lane(training(some(0, 9)), 5, idle=True)

@@ -181,10 +181,11 @@ class Stacked:
     def results(self) -> list[Trained]:
         self.narrow(0)
         totals = {name: total.tolist() for name, total in self.totals.items()}
-        return [
-            Trained(*self.done[place], length, {name: total[place] / max(1, length) for name, total in totals.items()})
+        means = [
+            {name: total[place] / length for name, total in totals.items() if length}
             for place, length in enumerate(self.lengths)
         ]
+        return [Trained(*self.done[place], length, means[place]) for place, length in enumerate(self.lengths)]
 
 
 def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, range]]:

@@ -167,7 +167,7 @@ class Loop:
             new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
             state, metrics = new[: len(state)], dict(zip(step.names, new[len(state) :], strict=True))
             totals = {name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()}
-        means = {name: float(total) / max(1, request.length) for name, total in totals.items()}
+        means = {name: float(total) / request.length for name, total in totals.items()}
         models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
         return Trained(models, memory, request.length, means)
 

@@ -52,8 +52,7 @@ class TwoLanes(Loop):
         for batch, other in zip(mine, others, strict=True):
             models, memory, metrics = step(models, memory, _side_by_side(batch, other), frozen)
             totals = {name: value[0].double() + totals.get(name, 0.0) for name, value in metrics.items()}
-        count = max(1, request.length)
-        means = {name: float(total) / count for name, total in totals.items()}
+        means = {name: float(total) / request.length for name, total in totals.items()}
         return Trained(_first_lane(models), _first_lane(memory), request.length, means)
 
 
