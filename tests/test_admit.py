@@ -17,7 +17,7 @@ from fedglean.config import configure
 from fedglean.data.federation import Federation
 from fedglean.data.images import Images
 from fedglean.engines.batches import Setting
-from fedglean.engines.here import Exchange, Here, Kept
+from fedglean.engines.here import Deliver, Exchange, Here, Kept
 from fedglean.engines.loop import Loop
 from fedglean.errors import RoundError
 from fedglean.experiment import prepare
@@ -389,14 +389,19 @@ IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
 }
 
 
+def first_round(method: str, deliver: Deliver, **options: Any) -> dict[str, Any]:
+    """What is told of a round in which uploads go that way."""
+    experiment = prepare(configure(method, clients=4, rounds=1, **options))
+    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
+    line = play_round(disturbed, Progress(0, disturbed.start(), Kept(), []), 1)
+    assert line is not None
+    return line
+
+
 @pytest.mark.parametrize("case", IMPOSSIBLE)
 def test_finite_numbers_that_no_images_give_are_refused(case: str) -> None:
     method, options, deliver = IMPOSSIBLE[case]
-    experiment = prepare(configure(method, clients=4, rounds=1, epochs=1, **options))
-    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
-    progress = Progress(0, experiment.start(), Kept(), [])
-    play_round(disturbed, progress, 1)
-    refused = progress.history[0]["refused"]
+    refused = first_round(method, deliver, epochs=1, **options)["refused"]
     assert {line["client"] for line in refused} == {CLIENT}
     assert "which should be from" in refused[0]["reason"]
 
@@ -416,8 +421,6 @@ ONE_EACH: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", ONE_EACH)
 def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) -> None:
     """Of a net without batch norm, whose statistics would be uploads that count once too."""
-    options = {"model": "cnn", "norm": "group", **ONE_EACH[method]}
-    experiment = prepare(configure(method, clients=4, rounds=1, **options))
 
     def heavy(envelope: Envelope) -> list[Envelope]:
         sent = envelope.upload
@@ -425,10 +428,7 @@ def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) 
             return [envelope]
         return [replace(envelope, upload=Upload(weight=5.0, report=sent.report, **sent.trees))]
 
-    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=heavy))
-    progress = Progress(0, experiment.start(), Kept(), [])
-    play_round(disturbed, progress, 1)
-    refused = progress.history[0]["refused"]
+    refused = first_round(method, heavy, model="cnn", norm="group", **ONE_EACH[method])["refused"]
     assert {line["client"] for line in refused} == {CLIENT} and "weight 5" in refused[0]["reason"]
 
 
@@ -443,17 +443,13 @@ def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) 
 def test_an_upload_that_lacks_one_of_its_names_ends_no_round(method: str, part: str) -> None:
     options = {"labels": "each:10", "active": 1.0, "epochs": 1, "images": 200, "quorum": 1.0}
     own: dict[str, Any] = {"proxyfl": {"tuning_epochs": 1}, "cbafed": {"warmup_epochs": 1}}.get(method, {})
-    experiment = prepare(configure(method, clients=4, rounds=1, **options, **own))
 
     def lacking(envelope: Envelope) -> list[Envelope]:
         sent = envelope.upload
         trees = {name: tree for name, tree in sent.trees.items() if name != part or envelope.client != CLIENT}
         return [replace(envelope, upload=Upload(weight=sent.all_weights, report=sent.report, **trees))]
 
-    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=lacking))
-    progress = Progress(0, experiment.start(), Kept(), [])
-    play_round(disturbed, progress, 1)
-    assert progress.history[0]["answered"] == 4
+    assert first_round(method, lacking, **options, **own)["answered"] == 4
 
 
 def test_a_quorum_is_a_number_of_clients_not_a_hair_more() -> None:
