@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ import torch
 from PIL import Image
 
 from fedglean import tree
+from fedglean.admit import Envelope
 from fedglean.config import configure
 from fedglean.data.federation import Truth
 from fedglean.data.images import Images, Predictions
+from fedglean.engines.here import Kept
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.evaluate import Evaluator, Tally, logits
 from fedglean.experiment import prepare
-from fedglean.folder import RunFolder
+from fedglean.folder import Progress, RunFolder
 from fedglean.models import Model
 from fedglean.predict import predict
 from fedglean.result import Result, Score
-from fedglean.run import resume, run
+from fedglean.run import play_round, resume, run
 
 SMALL: dict[str, Any] = {"clients": 6, "labels": "hub:200", "hub_batch": 20, "client_batch": 50, "epochs": 1}
 QUICK: dict[str, Any] = {**SMALL, "rounds": 2, "threshold": 0.2, "active": 0.5, "mixup": False}
@@ -48,6 +51,22 @@ def test_the_last_and_the_best_round_are_never_mixed() -> None:
     assert result.last == Score("EM", 6, 0.6) and result.best == Score("EM", 2, 0.9)
     assert result.score("SM") == (Score("SM", 6, 0.4), Score("SM", 1, 0.5))
     assert result.mean_of_last(2) == pytest.approx(0.75) and result.mean_of_last(3, "SM") == pytest.approx(0.8 / 3)
+
+
+def test_what_clients_report_is_averaged_over_all_exchanges_of_a_round() -> None:
+    options: dict[str, Any] = {"labels": "hub:100", "active": 1.0, "steps": 1, "threshold": 0.0, "norm": "group"}
+    experiment = prepare(configure("fedrgd", clients=5, rounds=1, **options))
+    losses: dict[int, float] = {}
+
+    def noted(envelope: Envelope) -> list[Envelope]:
+        losses[envelope.client] = envelope.upload.report["loss"]
+        return [envelope]
+
+    watched = replace(experiment, placement=replace(experiment.placement, deliver=noted))
+    line = play_round(watched, Progress(0, watched.start(), Kept(), []), 1)
+    images = [client.total for client in watched.federation.declared]
+    assert line is not None and sorted(losses) == [0, 1, 2, 3, 4]  # in two groups
+    assert line["report"]["loss"] == pytest.approx(np.average([losses[client] for client in range(5)], weights=images))
 
 
 def test_rounds_to_an_accuracy_is_the_first_that_reached_it() -> None:

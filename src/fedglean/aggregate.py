@@ -17,19 +17,32 @@ from fedglean.errors import unknown
 from fedglean.method import Upload
 from fedglean.tree import Tree
 
+#: What clients report, by name: the weighted sum and the weight.
+Reports = dict[str, tuple[float, float]]
+
+
+def add_reports(reports: Reports, others: Reports) -> None:
+    for name, (total, count) in others.items():
+        mine = reports.get(name, (0.0, 0.0))
+        reports[name] = (mine[0] + total, mine[1] + count)
+
+
+def mean_reports(reports: Reports) -> dict[str, float]:
+    return {name: total / count for name, (total, count) in reports.items() if count}
+
 
 @dataclass
 class Partial:
     """Weighted sums of uploads: per name a row of numbers, and the sum of its weights, a number or a row.
 
-    `counts` are uploads by name, `reports` (weighted sum, weight); `uploads` holds them one by one if asked for.
-    `told` are the clients to which the message was sent.
+    `counts` are uploads by name; `uploads` holds them one by one if asked for. `told` are the clients to which the
+    message was sent.
     """
 
     totals: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    reports: dict[str, tuple[float, float]] = field(default_factory=dict)
+    reports: Reports = field(default_factory=dict)
     uploads: dict[int, Upload] = field(default_factory=dict)
     told: list[int] = field(default_factory=list)
     abstained: list[int] = field(default_factory=list)
@@ -50,9 +63,7 @@ class Partial:
                 self.received += admitted.forms[name].bytes  # the weights travel too
                 weight = admitted.forms[name].row_of(weight).double()
                 self._accumulate(name, row * weight, weight, 1)
-        for name, value in upload.report.items():
-            total, count = self.reports.get(name, (0.0, 0.0))
-            self.reports[name] = (total + images * float(value), count + images)
+        add_reports(self.reports, {name: (images * float(value), images) for name, value in upload.report.items()})
         if keep_all:
             self.uploads[client] = admitted.as_asked()
 
@@ -60,9 +71,7 @@ class Partial:
         """This block, followed by the next."""
         for name in other.totals:
             self._accumulate(name, other.totals[name], other.weights[name], other.counts[name])
-        for name, (total, count) in other.reports.items():
-            mine = self.reports.get(name, (0.0, 0.0))
-            self.reports[name] = (mine[0] + total, mine[1] + count)
+        add_reports(self.reports, other.reports)
         self.uploads |= other.uploads
         self.told += other.told
         self.abstained += other.abstained
@@ -88,7 +97,7 @@ class Reply:
         self.answered, self.refused, self.abstained = sums.answered, sums.refused, sums.abstained
         self.received = sums.received
         self.uploads = dict(sorted(sums.uploads.items()))
-        self.report = {name: total / count for name, (total, count) in sums.reports.items() if count}
+        self.reports, self.report = sums.reports, mean_reports(sums.reports)
 
     def has(self, name: str) -> bool:
         """Whether any client uploaded that name."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedglean.aggregate import Reply
+from fedglean.aggregate import Reply, Reports, add_reports, mean_reports
 from fedglean.config import Config
 from fedglean.engines.here import Exchange, Kept, exchange_together
 from fedglean.engines.loop import Call, Conversation, Party, PartyError, side_by_side
@@ -189,11 +189,11 @@ class HubSide:
 
     def line(self) -> dict[str, Any]:
         refused = [refusal for reply in self.replies for refusal in reply.refused]
-        report: dict[str, float] = {}
+        reports: Reports = {}
         for reply in self.replies:
-            report |= reply.report
+            add_reports(reports, reply.reports)
         return {
-            "report": report,
+            "report": mean_reports(reports),
             "answered": len({client for reply in self.trained for client in reply.answered}),
             "abstained": len({client for reply in self.trained for client in reply.abstained}),
             "refused": [{"client": refusal.client, "reason": plain(refusal.reason)} for refusal in refused],
