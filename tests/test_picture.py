@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedglean.config import configure
 from fedglean.report.picture import curves, drawing, spaced
-from fedglean.report.terminal import comparison, duration, names_table, progress, result_table, size
+from fedglean.report.terminal import comparison, duration, mean_line, names_table, progress, result_table, size
 from fedglean.result import Score
 
 
@@ -120,6 +120,12 @@ def test_a_result_tells_last_and_best_apart_with_time_and_bytes() -> None:
 def test_a_comparison_of_seeds_shows_the_mean_and_the_range() -> None:
     table = printed(comparison({"SemiFL": [Run({"model": [0.5]}), Run({"model": [0.6]})]}, "title"))
     assert "55.0 % (50.0-60.0)" in table
+
+
+def test_a_measure_that_one_seed_lacks_is_the_mean_of_the_others() -> None:
+    several = {"confident_share": 0.5, "confident_accuracy": 0.8}, {"confident_share": 0.0}
+    told = mean_line([{"round": 1, "pseudo": pseudo} for pseudo in several])
+    assert told["pseudo"] == {"confident_share": 0.25, "confident_accuracy": 0.8}
 
 
 def test_names_are_printed_as_they_are_written() -> None:

@@ -181,7 +181,7 @@ def mean_line(lines: Sequence[Line]) -> dict[str, Any]:
     for part in ("accuracy", "pseudo"):
         tables = [line[part] for line in lines if line.get(part)]
         if tables:
-            merged[part] = {name: fmean(table.get(name, 0.0) for table in tables) for name in tables[0]}
+            merged[part] = {name: fmean(table[name] for table in tables if name in table) for name in tables[0]}
     return merged
 
 
