@@ -112,7 +112,7 @@ def test_images_without_a_known_label_are_called_unknown(tmp_path: Path) -> None
     labels = torch.tensor([0, 1, -1, -1, -1])
     split = Split(torch.tensor([0]), (torch.tensor([1]),), (torch.tensor([2, 3, 4]),), ("Oslo",))
     lines = text(split_table(split, labels, ("cat", "dog")))
-    assert "unknown 3" in lines and "Oslo" in lines
+    assert "unknown (3)" in lines and "Oslo" in lines
     bubble_chart(split, labels, ("cat", "dog"), tmp_path / "chart.png")
     known = torch.tensor([0, 1, 0, 0, 0])
     bubble_chart(split, known, ("cat", "dog"), tmp_path / "known.png")
@@ -123,5 +123,5 @@ def test_names_with_brackets_and_dollars_are_shown_as_they_are(tmp_path: Path) -
     labels, split = torch.zeros(3, dtype=torch.int64), a_split([0, 1, 2], [])
     named = Split(split.hub, split.labelled, split.unlabelled, ("[bold]",))
     lines = text(split_table(named, labels, ("[red]",)))
-    assert "[red] 3" in lines and "[bold]" in lines
+    assert "[red] (3)" in lines and "[bold]" in lines
     bubble_chart(named, labels, (r"$\nonsense{$",), tmp_path / "chart.png")

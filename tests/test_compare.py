@@ -384,6 +384,7 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(done: Comparison, wi
     text = seen.get()
     assert all(row.label in text for row in done.rows) and "…" not in text
     assert text.count("±") == 1 + (2 if width > 40 else 1) * len(done.rows)
+    assert ("differences" in text) == ("the best" in text) == (width > 60)
     assert max(map(len, text.splitlines())) <= width
 
 

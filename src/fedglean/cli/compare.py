@@ -134,7 +134,7 @@ def _table(found: Comparison, width: int) -> Table:
         sent = "-" if row.label in apart else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
         cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)][:shown]
         table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
-    over = taken_over(row.against_best for row in found.rows if row.against_best)
+    over = taken_over(row.against_best for row in found.rows if row.against_best and shown > 2)
     how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
     table.caption = f"test accuracy in %{how}" + (f"; differences with 95 % intervals over {over}" if over else "")
     return table

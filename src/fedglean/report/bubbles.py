@@ -60,7 +60,7 @@ def check_drawable(path: Path) -> None:
 
 
 def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:
-    """One row a holder and a last line for all; of very many clients only the first are listed."""
+    """One row per holder and a last line for all; of very many clients only the first are listed."""
     known, hidden = holdings(split, labels, len(classes))
     table = Table(title="who holds what", show_footer=False)
     for heading in ("", "labelled", "unlabelled", "classes"):
@@ -95,12 +95,12 @@ def _histogram(images: Tensor, labels: Tensor, classes: int) -> Counts:
 
 
 def _largest(counts: Counts, classes: tuple[str, ...], shown: int = 3) -> str:
-    """How many classes there are, and the largest ones by name."""
+    """How many classes there are, and how many images the largest ones have."""
     names = (*classes, "unknown")
     order = [int(kind) for kind in np.argsort(-counts, kind="stable") if counts[kind]]
     if not order:
         return "-"
-    head = ", ".join(f"{escape(names[kind])} {counts[kind]}" for kind in order[:shown])
+    head = ", ".join(f"{escape(names[kind])} ({counts[kind]})" for kind in order[:shown])
     known = sum(kind < len(classes) for kind in order)
     return (f"{known}: " if known else "") + head + (", ..." if len(order) > shown else "")
 
