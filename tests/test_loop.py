@@ -239,32 +239,32 @@ def freezes_a_number() -> Generator[Any, Any, None]:
         (
             takes_a_request_for_its_answer,
             "round 3, client 7, before its first request: AttributeError: a Train has no 'model': it is a request, "
-            "to be answered it must be yielded",
+            "which must be yielded to get its answer",
         ),
         (
             begins_a_piece_with_yield,
             "round 3, client 7, request 0 (generator): TypeError: a party yields Train, Predict, Statistics or (the "
-            "hub) Ask; this one yielded generator; `yield from` runs one and gives what it returns",
+            "hub) Ask; this one yielded generator; `yield from` runs one and gives its result",
         ),
         (
             sends_a_piece,
             "round 3, client 7, before its first request: TypeError: a message is a dictionary of names, not a "
-            "generator; `yield from` runs one and gives what it returns",
+            "generator; `yield from` runs one and gives its result",
         ),
         (
             freezes_a_number,
-            "round 3, client 7, request 0 (Train): TypeError: models, memory and frozen hold tensors only, so that "
-            "they can be stacked; this is 0.5, write torch.tensor(0.5)",
+            "round 3, client 7, request 0 (Train): TypeError: models, memory and frozen must hold only tensors, "
+            "not 0.5; write torch.tensor(0.5)",
         ),
         (
             never_asks,
-            "round 3, client 7, before its first request: TypeError: what a party runs must be a generator function, "
+            "round 3, client 7, before its first request: TypeError: a party's function must be a generator, "
             "but there is no `yield` in it",
         ),
         (
             trains_on_what_has_no_labels,
-            "round 3, client 7, request 0 (Train): ValueError: these images have no labels; what a model is sure of "
-            "comes labelled from Predict(threshold=...)",
+            "round 3, client 7, request 0 (Train): ValueError: these images have no labels; "
+            "Predict(threshold=...) labels the confident ones",
         ),
         (
             looks_for_another_stream,

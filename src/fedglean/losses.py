@@ -61,9 +61,7 @@ def moving_average(average: Tree, new: Tree, decay: float | Tensor) -> Tree:
 def one_hot(label: Tensor, like: Tensor) -> Tensor:
     """Soft labels that are certain, in the shape and dtype of such logits; labels that are soft stay so."""
     if label is None:
-        raise ValueError(
-            "these images have no labels; what a model is sure of comes labelled from Predict(threshold=...)"
-        )
+        raise ValueError("these images have no labels; Predict(threshold=...) labels the confident ones")
     if label.is_floating_point():
         return label
     return (label[:, None] == torch.arange(like.shape[-1], device=label.device)).to(like.dtype)

@@ -114,7 +114,7 @@ def probabilities(model: Model, images: Tensor) -> Tensor:
 def kind_of(thing: Any) -> str:
     """What it is, for an error; a generator is mostly one that `yield from` was forgotten before."""
     kind = type(thing).__name__
-    return f"{kind}; `yield from` runs one and gives what it returns" if isinstance(thing, Generator) else kind
+    return f"{kind}; `yield from` runs one and gives its result" if isinstance(thing, Generator) else kind
 
 
 class Request:
@@ -124,7 +124,7 @@ class Request:
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self).__name__
-            raise AttributeError(f"a {kind} has no '{name}': it is a request, to be answered it must be yielded")
+            raise AttributeError(f"a {kind} has no '{name}': it is a request, which must be yielded to get its answer")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Conversation:
         """Hand over the answer to its request, and run it to the next one."""
         with self.blamed("after " if self.request is not None else ""):
             if not isinstance(self.party.talk, Generator):
-                raise TypeError("what a party runs must be a generator function, but there is no `yield` in it")
+                raise TypeError("a party's function must be a generator, but there is no `yield` in it")
             try:
                 self.request = self.party.talk.send(reply)
                 self.number += 1

@@ -38,10 +38,8 @@ def known(function: Any) -> Any:
 
 def _kind(leaf: Any) -> tuple[Any, ...]:
     if not isinstance(leaf, Tensor):
-        advice = f", write torch.tensor({leaf})" if isinstance(leaf, int | float) else ""
-        raise TypeError(
-            f"models, memory and frozen hold tensors only, so that they can be stacked; this is {leaf!r}{advice}"
-        )
+        advice = f"; write torch.tensor({leaf})" if isinstance(leaf, int | float) else ""
+        raise TypeError(f"models, memory and frozen must hold only tensors, not {leaf!r}{advice}")
     return leaf.shape, leaf.dtype
 
 
