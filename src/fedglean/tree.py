@@ -155,7 +155,7 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
         kind = "list" if isinstance(tree, list) else "tuple"
     else:
         raise TypeError(
-            f"a tree holds tensors, models, numbers, texts and containers; {prefix} is a {type(tree).__name__}"
+            f"a tree holds tensors, models, numbers, text and containers; {prefix} is a {type(tree).__name__}"
         )
     specs, tensors = [], {}
     for key, child in zip(keys, children, strict=True):

@@ -61,7 +61,7 @@ def check_method(
     experiment = small_experiment(method, model, norm, rounds, use)
     with untouched_generators(1):
         case = reference(experiment)
-    assert vars(method) == settings, "the method object changed during a run; what changes belongs into the state"
+    assert vars(method) == settings, "the method object changed during a run; what changes belongs in the state"
     for check in CHECKS:
         check(case)
 
@@ -72,7 +72,7 @@ def check_immutable(method: Method) -> None:
     assert frozen, f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
     for name, value in vars(method).items():
         plain = value is None or isinstance(value, bool | int | float | str)
-        assert plain, f"setting '{name}' is a {type(value).__name__}; settings are numbers, texts, true or false"
+        assert plain, f"setting '{name}' is a {type(value).__name__}; settings must be numbers, text, true or false"
 
 
 def reference(experiment: Experiment) -> Case:
@@ -152,7 +152,7 @@ def check_what_must_not_matter(case: Case) -> None:
 def check_repeatable(case: Case) -> None:
     with untouched_generators(2):
         again = play(case.experiment)
-    same(case, again, "a second run gives another result: something outside state and keep is remembered or drawn")
+    same(case, again, "a second run gives a different result: something outside state and keep is remembered or drawn")
 
 
 def check_hidden_labels(case: Case) -> None:
@@ -168,7 +168,7 @@ def check_order_of_clients(case: Case) -> None:
 def check_bytes(case: Case) -> None:
     """Resumed after every round, every message and upload sent as bytes."""
     other = play(served(case.experiment, kind=Wire), between=restarted)
-    same(case, other, "a run that is resumed from stored state gives another result: something is kept elsewhere")
+    same(case, other, "a run that is resumed from stored state gives a different result: something is kept elsewhere")
 
 
 def check_blocks(case: Case) -> None:
@@ -188,11 +188,17 @@ def check_lifting(case: Case) -> None:
 def check_stacked(case: Case) -> None:
     """In blocks of four, each of them one tensor program; in worker processes where the system has them."""
     stacked = served(case.experiment, Stack, block=4)
-    close(case, play(stacked), "clients that are stacked into one tensor program give another result than one by one")
+    close(
+        case, play(stacked), "clients stacked into one tensor program give a different result from clients one by one"
+    )
     if "fork" in multiprocessing.get_all_start_methods():
         sent_out = served(case.experiment, Stack, Workers, block=4, workers=2)
         with sent_out.placement:
-            close(case, play(sent_out), "clients that are served by worker processes give another result than here")
+            close(
+                case,
+                play(sent_out),
+                "clients served by worker processes give a different result from clients served here",
+            )
 
 
 def check_federated(case: Case) -> None:
@@ -204,7 +210,7 @@ def check_federated(case: Case) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         other = with_states(play(federated(case.experiment, folder)), folder)
-    close(case, other, "a federation on Flower gives another result than a simulation")
+    close(case, other, "a federation on Flower gives a different result from a simulation")
 
 
 def check_poisoned_neighbour(case: Case) -> None:
@@ -218,7 +224,7 @@ def check_poisoned_neighbour(case: Case) -> None:
     refused = [refusal for line in poisoned.history for refusal in line["refused"]]
     assert refused, f"a NaN in the upload of client {hit[1]} was not refused"
     found = difference(without.tree, poisoned.tree)
-    assert found is None, f"a refused upload leaves a trace that one never sent does not: {found}"
+    assert found is None, f"a refused upload leaves a trace, as one never sent would not: {found}"
 
 
 def check_predictors(case: Case) -> None:
