@@ -92,7 +92,7 @@ def test_a_centralised_method_keeps_the_contract(kind: type[Central], monkeypatc
 
 @pytest.mark.parametrize("clients", [[], [(5, 5), (5, 5)], [(0, 9)], [(9, 0)]])
 def test_another_federation_than_one_site_is_refused(clients: list[tuple[int, int]]) -> None:
-    with pytest.raises(ConfigError, match="one client with labelled and unlabelled images"):
+    with pytest.raises(ConfigError, match="a single client, with labelled and unlabelled images"):
         FixMatch().check([Declared(*pair) for pair in clients], 20)
     FixMatch().check([Declared(1, 1)], 0)
 
@@ -309,5 +309,5 @@ def test_unlabelled_images_are_worth_five_points_to_fixmatch() -> None:
 
 
 def test_several_sites_are_refused_before_the_first_round() -> None:
-    with pytest.raises(ConfigError, match="set clients = 1"):
+    with pytest.raises(ConfigError, match="use clients = 1"):
         run("fixmatch", data="digits", clients=2, rounds=1)

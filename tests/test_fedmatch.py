@@ -198,7 +198,7 @@ def test_fedmatch_refuses_what_it_cannot_do() -> None:
             method.start(lambda name: running)
     with pytest.raises(ConfigError, match="labelled images at the hub"):
         FedMatchSemiFL().check([Declared(1, 5)], hub_labels=0)
-    with pytest.raises(ConfigError, match="trains convolutions alone"):
+    with pytest.raises(ConfigError, match="trains convolutions only"):
         FedMatchSemiFL().start(lambda name: ARCHITECTURE.initial(0))
 
 
