@@ -170,7 +170,7 @@ def test_a_folder_that_would_be_passed_over_for_its_name_is_refused(right: str, 
 @pytest.mark.parametrize("link", ["clients/east", "clients/north/2023", "hub/cat/9.png"])
 def test_a_link_to_what_is_not_there_is_refused(link: str, root: Path) -> None:
     (root / link).symlink_to("/not/mounted")
-    refused(root, f"{link} is a link to something that is not there; mend or remove it")
+    refused(root, f"{link} is a link to something that does not exist; repair or remove it")
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:

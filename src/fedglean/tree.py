@@ -160,7 +160,7 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     specs, tensors = [], {}
     for key, child in zip(keys, children, strict=True):
         if not isinstance(key, str | int):
-            raise TypeError(f"a tree holds its parts by texts and whole numbers; {prefix} holds one by {key!r}")
+            raise TypeError(f"the keys of a tree must be text or whole numbers; {prefix} has the key {key!r}")
         spec, inner = encode(child, f"{prefix}/{key}")
         if clash := inner.keys() & tensors.keys():
             raise TypeError(f"two tensors of a tree would both be called {sorted(clash)[0]}")

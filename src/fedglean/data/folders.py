@@ -101,7 +101,7 @@ def subfolders(folder: Path) -> list[Path]:
 def _refuse_broken_links(paths: list[Path]) -> None:
     """Links to a disk that is not there, say: passed over, their images would be missing without a word."""
     if broken := next((path for path in paths if path.is_symlink() and not path.exists()), None):
-        raise DataError(f"{broken} is a link to something that is not there; mend or remove it")
+        raise DataError(f"{broken} is a link to something that does not exist; repair or remove it")
 
 
 def _files(folder: Path) -> list[Path]:
