@@ -149,7 +149,7 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("compare semifl: hub-only", "write it as semifl:threshold=0.8,epochs=2"),
         ("partition --out who.xyz", "is not a kind of picture; write it as who.png"),
         ("partition --out who", "is not a kind of picture; write it as who.png"),
-        ("list methds", "unknown list 'methds'; did you mean 'methods'?"),
+        ("list methds", "unknown list or method 'methds'; did you mean 'methods'?"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_leaves_nothing_behind(words: str, sentence: str, tmp_path: Path) -> None:

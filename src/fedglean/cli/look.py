@@ -94,7 +94,7 @@ def show_list(
     """List methods, data sets, models and everything else that can be named, or the settings of a method."""
     activate(None if use is None else str(use))
     if what is not None and what not in (*LISTS, *METHODS, "presets"):
-        raise unknown("list", what, [*LISTS, *METHODS, "presets"])
+        raise unknown("list or method", what, [*LISTS, *METHODS, "presets"])
     paper = screen()
     for name in LISTS if what is None else [what] if what in LISTS else []:
         paper.print(names_table(name, LISTS[name]().items()))
