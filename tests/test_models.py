@@ -460,6 +460,15 @@ def test_a_net_of_ones_own_that_does_not_return_a_number_a_class_is_refused(
         Architecture("own", (1, 8, 8), 10)
 
 
+def test_two_layers_of_one_name_and_other_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(layers: Layers, images: Tensor) -> Tensor:
+        return layers.linear("dense", layers.linear("dense", images.flatten(1), 20), layers.classes)
+
+    monkeypatch.setitem(MODELS, "own", NetKind(own, "of one's own"))
+    with pytest.raises(ConfigError, match=r"other shapes, \(20, 64\) and \(10, 20\), are called 'dense'; rename one"):
+        Architecture("own", (1, 8, 8), 10)
+
+
 def test_an_architecture_without_its_classes_is_refused() -> None:
     with pytest.raises(ConfigError, match="classes is missing"):
         Architecture.from_json({"name": "cnn", "shape": [1, 8, 8]})

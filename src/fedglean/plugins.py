@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
+from torch.nn import Module
+
 from fedglean.augment import STRONG, VIEWS, Strong, View
 from fedglean.data.labels import LAYOUTS, LabelLayout
 from fedglean.data.partition import PARTITIONS, Partition
@@ -205,11 +207,21 @@ def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> st
     thing = getattr(row, fields(table.row)[0].name)
     if table.row is Entry:
         return _problem_of_method(name, thing)
-    return (
-        None
-        if callable(thing)
-        else f"the {table.word} '{name}' must hold a function, but holds something of type {type(thing).__name__}"
-    )
+    if not callable(thing):
+        return f"the {table.word} '{name}' must hold a function, but holds something of type {type(thing).__name__}"
+    return _problem_of_net(name, thing) if table.row is NetKind else None
+
+
+def _problem_of_net(name: str, net: Any) -> str | None:
+    """A module of torch is what comes to mind first."""
+    how = "give a function of layers and images; docs/tutorial-method.md has one"
+    if inspect.isclass(net) or isinstance(net, Module):
+        return f"the model '{name}' is {'a class' if inspect.isclass(net) else 'a torch module'}; {how}"
+    try:
+        inspect.signature(net).bind("layers", "images")
+    except TypeError as error:
+        return f"the model '{name}' cannot be called with two arguments ({error}); {how}"
+    return None
 
 
 def _problem_of_method(name: str, kind: Any) -> str | None:

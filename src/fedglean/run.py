@@ -13,6 +13,7 @@ from fedglean.config import Config
 from fedglean.engines.here import Exchange, Kept, exchange_together
 from fedglean.engines.loop import Call, Conversation, Party, PartyError, side_by_side
 from fedglean.errors import plain
+from fedglean.evaluate import Predictor
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress, RunFolder, commit
 from fedglean.method import Ask, Talk
@@ -50,7 +51,7 @@ class Run:
     def result(self) -> Result:
         """The result of a run that is finished."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
-        predictors = dict(experiment.method.predictors(progress.state))
+        predictors = tested(experiment, progress)
         if folder is not None and not self.finished:
             folder.finish(predictors, experiment, progress)
         path = folder.path if folder else None
@@ -142,6 +143,17 @@ def _phases(hubs: Sequence["HubSide"], seconds: float) -> dict[str, float]:
     return {"hub": hub, "clients": clients, "averaging": seconds - hub - clients}
 
 
+def tested(experiment: Experiment, progress: Progress) -> dict[str, Predictor]:
+    """The method's predictors after a round."""
+    found: object = experiment.method.predictors(progress.state)
+    if not isinstance(found, Mapping) or not found:
+        gave = "no model" if isinstance(found, Mapping) else f"a {type(found).__name__}"
+        raise PartyError(
+            f"predictors(state) gave {gave}; it must give a dictionary of models by name, the result first"
+        )
+    return dict(found)
+
+
 def _line(experiment: Experiment, progress: Progress, side: "HubSide", phases: Mapping[str, float]) -> dict[str, Any]:
     """What is told of a round. Its seconds are its share of the time that several runs took together, without what it
     took to make it safe: that is known once the line is written, and stands as `write` in the next one.
@@ -151,7 +163,7 @@ def _line(experiment: Experiment, progress: Progress, side: "HubSide", phases: M
     pseudo = experiment.evaluator.pseudo()
     line = {"round": min(number, config.rounds), "final": final, **side.line(), "pseudo": pseudo}
     if final or number % config.engine.evaluate_every == 0 or number == config.rounds:
-        line |= experiment.evaluator.test(experiment.method.predictors(progress.state))
+        line |= experiment.evaluator.test(tested(experiment, progress))
     if experiment.placement.executor.widest is not None:
         line["widest"] = experiment.placement.executor.widest
     spent = {**phases, "test": time.perf_counter() - began}

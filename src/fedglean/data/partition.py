@@ -80,6 +80,8 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
         )
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))
+    if not isinstance(parts, list):
+        raise ConfigError(f"the partition gave a {type(parts).__name__}; it must give a list with a part a client")
     if len(parts) != clients:
         raise ConfigError(f"the partition made {len(parts)} parts for {clients} clients; it must make one for each")
     shuffle = generator(fold_int(key, "shuffle"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedglean.errors import ConfigError
 from fedglean.models.convolution import convolution
 from fedglean.models.norm import Normaliser
 from fedglean.randomness import Key, fold, normal, uniform
@@ -111,7 +112,10 @@ class Plan:
     output: tuple[int, ...] = ()
 
     def declare(self, name: str, shape: tuple[int, ...], init: Init, fan_in: int) -> Tensor:
-        """Stands in for a model's parameter."""
+        """Stands in for a model's parameter; two layers of one name share it."""
+        if name in self.parameters and (known := self.parameters[name][0]) != shape:
+            layer = name.rpartition(".")[0]
+            raise ConfigError(f"two layers of other shapes, {known} and {shape}, are called '{layer}'; rename one")
         self.parameters[name] = (shape, init, fan_in)
         return torch.empty(shape, device="cpu")
 
