@@ -83,6 +83,10 @@ class Evaluator:
         counts = torch.stack([trusted, known, right, trusted & known, trusted & right]).sum(1).tolist()
         self.tally += Tally(len(truth), *counts)
 
+    def count(self, seen: int, trusted: int) -> None:
+        """Count pseudo-labels of which nothing else is told: those of a branch, whose truth nobody knows."""
+        self.tally += Tally(seen, trusted)
+
     def pseudo(self) -> dict[str, float]:
         """The measures since the last call."""
         measures, self.tally = self.tally.measures(), Tally()

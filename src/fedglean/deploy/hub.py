@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,21 +61,6 @@ class Hosting:
     @property
     def patience(self) -> Patience:
         return Patience(self.deadline, self.grace, self.gathering)
-
-
-@dataclass
-class Watch(Evaluator):
-    """The hub's evaluator: it has no hidden label to compare with, and hears of pseudo-labels how many there were."""
-
-    guesses: list[tuple[int, int]] = field(default_factory=list)
-
-    def count(self, seen: int, trusted: int) -> None:
-        self.guesses.append((seen, trusted))
-
-    def pseudo(self) -> dict[str, float]:
-        seen, trusted = (sum(column) for column in zip((0, 0), *self.guesses, strict=True))
-        self.guesses.clear()
-        return {"confident_share": trusted / seen} if seen else {}
 
 
 @dataclass(frozen=True)
@@ -227,7 +212,7 @@ def _experiment(config: Config, images: HubImages, roll: Roll, post: Post) -> Ex
     )
     method.check(federation.declared, len(federation.hub))
     setting, gate = plan.setting(), config.gate
-    evaluator = Watch(dataset.test_images, dataset.test_labels, None, setting)
+    evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
     common = (federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch)
     placement = Flower(*common, post=post, method=method, plan=plan, run=roll.run, count=evaluator.count)
     return Experiment(config, method, dataset, split, federation, evaluator, placement)
