@@ -31,13 +31,24 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
 from fedglean.methods import METHODS
-from fedglean.methods.central import Central
 from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
 from fedglean.result import Result
 from fedglean.run import OnRounds
 from fedglean.seeds import SeedsResult, ensure_seeds, is_group, run_seeds
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Help, Row, answer, floors, helped, leader, rows
+from fedglean.verdict import (
+    ALL_LABELS,
+    LABELS_ALONE,
+    Help,
+    Row,
+    answer,
+    at_one_place,
+    floors,
+    helped,
+    is_reference,
+    leader,
+    rows,
+)
 
 #: What all have in common, by flag and place in a configuration. Model and rounds may be asked for by one alone.
 SHARED = {
@@ -59,10 +70,7 @@ def unseen(label: str, config: Config, seeds: int) -> AbstractContextManager[OnR
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a comparison.
-
-    A reference knows more than the others: all labels, or everybody's images in one place.
-    """
+    """One line of a comparison."""
 
     label: str
     folder: str
@@ -70,13 +78,12 @@ class Entry:
 
     @property
     def reference(self) -> bool:
-        method = METHODS[self.config.method].method
-        return self.config.method in ALL_LABELS or issubclass(method, Central)
+        return is_reference(self.config)
 
     @property
     def federated(self) -> bool:
         """Whether there are clients to send anything to; a reference at one site is run as if it were a client."""
-        return not issubclass(METHODS[self.config.method].method, Central)
+        return not at_one_place(self.config)
 
     @property
     def labels_alone(self) -> bool:

@@ -13,9 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
+from fedglean.config import Config, make_method
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.evaluate import plain_logits
+from fedglean.methods.central import Central
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, Spread
 
@@ -76,6 +78,16 @@ class Help:
         if not self.heard:
             return "no, they never had anything to train on"
         return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
+
+
+def at_one_place(config: Config) -> bool:
+    """Whether it is no federation: all images, labelled or not, are at one site."""
+    return isinstance(make_method(config), Central)
+
+
+def is_reference(config: Config) -> bool:
+    """Whether it knows more than the others: all labels, or everybody's images at one place."""
+    return config.method in ALL_LABELS or at_one_place(config)
 
 
 def floors(split: Split) -> list[str]:

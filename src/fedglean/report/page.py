@@ -19,7 +19,8 @@ from fedglean.methods import METHODS
 from fedglean.plugins import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told, survey
-from fedglean.report.story import Scores, against_the_best, at_one_place, best, did_it_help, headline, last, role
+from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
+from fedglean.verdict import at_one_place
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 

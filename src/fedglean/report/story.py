@@ -7,12 +7,21 @@ from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
-from fedglean.config import Config, make_method
-from fedglean.methods.central import Central
+from fedglean.config import Config
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import ALL_LABELS, LABELS_ALONE, Difference, Help, floors, heard, over_images, over_seeds
+from fedglean.verdict import (
+    LABELS_ALONE,
+    Difference,
+    Help,
+    at_one_place,
+    floors,
+    heard,
+    is_reference,
+    over_images,
+    over_seeds,
+)
 
 
 @dataclass(frozen=True)
@@ -37,14 +46,9 @@ def role(group: Group) -> str:
 
 
 def _part(config: Config) -> str:
-    if config.method in ALL_LABELS or at_one_place(config):
+    if is_reference(config):
         return "reference"
     return "labels alone" if config.method in LABELS_ALONE else "method"
-
-
-def at_one_place(config: Config) -> bool:
-    """Whether it is no federation: all images, labelled or not, are at one site."""
-    return isinstance(make_method(config), Central)
 
 
 def last(runs: Sequence[Told], name: str) -> Scores:
