@@ -1,7 +1,7 @@
 """Learning curves as a picture: test accuracy by round, the last value written, the best round a dot."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LABEL_HEIGHT = 0.055
+
+#: A number of a line of metrics.jsonl, or None where the line has it not.
+Read = Callable[[Mapping[str, Any]], float | None]
 
 
 class Result(Protocol):
@@ -76,16 +79,21 @@ def _curves(runs: Mapping[str, Sequence[Result]]) -> list[Curve]:
 
 
 def _curve(label: str, results: Sequence[Result], name: str) -> Curve:
+    rounds, values = in_common(results, lambda line: 100 * line["accuracy"][name] if "accuracy" in line else None)
+    return Curve(label, np.array(rounds, float), np.array(values, float))
+
+
+def in_common(results: Sequence[Result], read: Read) -> tuple[list[int], list[list[float]]]:
+    """The rounds in which every seed has a number, and the numbers, seeds x rounds.
+
+    What comes after the last round stands one place further right.
+    """
     seeds = [
-        {
-            line["round"] + bool(line.get("final")): 100 * line["accuracy"][name]
-            for line in result.history
-            if "accuracy" in line
-        }
+        {line["round"] + bool(line.get("final")): value for line in result.history if (value := read(line)) is not None}
         for result in results
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    return Curve(label, np.array(rounds, float), np.array([[seed[r] for r in rounds] for seed in seeds], float))
+    return rounds, [[seed[r] for r in rounds] for seed in seeds]
 
 
 def _draw(axes: Axes, curve: Curve, colour: str) -> None:

@@ -1,7 +1,7 @@
 """What a figure is made of: panels of lines, drawn into a picture, told as a table and kept as numbers."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from textwrap import fill
@@ -16,14 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedglean.checkpoint import make_folder, write_whole
-from fedglean.report.picture import COLOURS
+from fedglean.report.picture import COLOURS, Read, in_common
 from fedglean.report.terminal import screen
 from fedglean.reproduce.study import Study, Wish, made_by
 from fedglean.reproduce.trainings import Training, one_of, trained
 from fedglean.result import Result
 
-#: A number of a line of metrics.jsonl, or None where the line has it not.
-Read = Callable[[Mapping[str, Any]], float | None]
 Number = float | str
 
 
@@ -159,18 +157,10 @@ class Points:
 
 
 def by_round(label: str, results: Sequence[Result], trace: Trace) -> Line:
-    """Rounds in which every seed has the number; what comes after the last round stands one place further right."""
-    seeds = [
-        {
-            line["round"] + bool(line.get("final")): value
-            for line in result.history
-            if (value := trace.read(line)) is not None
-        }
-        for result in results
-    ]
-    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    line = line_of(label, rounds, [[seed[r] for seed in seeds] for r in rounds], list(trace.published.items()))
-    return replace(line, best=[float(np.mean([max(seed.values()) for seed in seeds]))] if rounds else [])
+    """Rounds in which every seed has the number."""
+    rounds, values = in_common(results, trace.read)
+    line = line_of(label, rounds, list(zip(*values, strict=True)), list(trace.published.items()))
+    return replace(line, best=[float(np.mean([max(seed) for seed in values]))] if rounds else [])
 
 
 def line_of(
