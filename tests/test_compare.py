@@ -19,10 +19,11 @@ from fedglean import cli
 from fedglean.cli import compare as commands
 from fedglean.cli.compare import _named, _table
 from fedglean.compare import Comparison, carried_out, compare, planned, resume_comparison
-from fedglean.config import Config
+from fedglean.config import Config, configure
 from fedglean.data.sources import load
 from fedglean.data.split_file import load_split
 from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.methods.semifl import SemiFL
 from fedglean.report.costs import cost_drawing
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
@@ -212,6 +213,8 @@ def test_a_name_given_twice_is_refused_from_python_too() -> None:
     ("methods", "seeds", "said"),
     [
         ((name for name in ("semifl", "semifl")), 1, "'semifl' is named twice"),
+        ("semifl", "3", "must be a whole number of at least 1, not '3'"),
+        (["semifl:threshold=0.5"], 1, "is a label of the command line; here, write {label: settings}, a dictionary"),
         ("semifl", [0, 5], "must be a whole number of at least 1"),
         ({"semifl": None}, 1, "settings of 'semifl' must be a dictionary"),
         (["semifl", 3], 1, "unknown method '3'"),
@@ -220,6 +223,16 @@ def test_a_name_given_twice_is_refused_from_python_too() -> None:
 def test_slips_in_python_are_told_in_a_sentence(methods: Any, seeds: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         compare(methods, seeds)
+
+
+def test_a_preset_is_named_in_python_as_on_the_command_line() -> None:
+    with pytest.raises(ConfigError, match="the data set 'cifar10' is read from disk"):
+        compare(["hassle/cifar10-10"])
+
+
+def test_a_class_in_place_of_a_methods_name_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigError, match=r"a method is given by its name, not as <class .*SemiFL.*goes into `use`"):
+        configure(SemiFL)
 
 
 def test_what_people_call_a_method_is_known() -> None:

@@ -31,6 +31,7 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
 from fedglean.methods import METHODS
+from fedglean.presets import PRESETS
 from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
 from fedglean.result import Result
@@ -137,6 +138,10 @@ def compare(
     names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ConfigError(f"'{twice[0]}' is named twice; give one of the two another label and its own setting")
+    if worded := [name for name in names if ":" in name and not isinstance(methods, Mapping)]:
+        raise ConfigError(
+            f"'{worded[0]}' is a label of the command line; here, write {{label: settings}}, a dictionary"
+        )
     named = methods if isinstance(methods, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 
@@ -145,7 +150,7 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
     """The plan of a comparison, labels alone included; whatever cannot be compared is refused here."""
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(
-            f"the number of seeds must be a whole number of at least 1, not {seeds}; `seed` sets the first of them"
+            f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets the first of them"
         )
     if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
         raise ConfigError(f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are")
@@ -224,7 +229,7 @@ def read_plan(folder: Path) -> Plan:
 
 def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
     own = dict(own)
-    preset = own.pop("preset", None)
+    preset = own.pop("preset", label if label in PRESETS and "method" not in own else None)
     method = own.pop("method", None if preset else label)
     alone, config = (configure(method, preset, **given) for given in (dict(options), {**options, **own}))
     if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):

@@ -274,6 +274,8 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     chosen = name if name is not None else named[-1] if named else None
     if chosen is None:
         raise ConfigError("no method was named; name one, such as semifl ('fedglean list methods' shows them all)")
+    if not isinstance(chosen, str):
+        raise ConfigError(f"a method is given by its name, not as {chosen!r}; the file of one's own goes into `use`")
     found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
     if found is None:
         raise unknown("method", str(chosen), [*METHODS, *ALIASES])
