@@ -349,6 +349,11 @@ def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
     assert line.best == [pytest.approx(45.0)] and max(line.mean) == pytest.approx(35.0)
 
 
+def test_a_single_round_is_no_fraction_of_one_on_the_axis() -> None:
+    axes = drawing([Panel("p", "round", ACCURACY, [line_of("a", [1], [[10.0]], [])])], "title").axes[0]
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> None:
     lines = [line_of("a", [1, 2], [[10.0], [12.0]], [("best", 41.0)]), line_of("b", [1, 2], [[9.0], [9.0]])]
     many = tuple((f"option_{number}", number) for number in range(20))

@@ -55,6 +55,11 @@ def printed(*things: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_a_single_round_is_no_fraction_of_one_on_the_axis() -> None:
+    ticks = drawing({"a": [Run({"model": [0.1]})]}).axes[0].get_xticks()
+    assert all(tick == int(tick) for tick in ticks)
+
+
 def test_the_picture_is_a_png_of_a_readable_size(tmp_path: Path) -> None:
     path = curves({"a": [Run({"model": [0.1, 0.5, 0.4]})]}, tmp_path / "curves.png", "title")
     with Image.open(path) as image:

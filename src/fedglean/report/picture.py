@@ -138,7 +138,7 @@ def _dress(axes: Axes, title: str, band: bool) -> None:
     axes.set_xlabel("round" + ("  (line: mean of the seeds, band: worst to best seed)" if band else ""))
     axes.set_ylabel("test accuracy in %")
     axes.set_title(title, loc="left", parse_math=False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.text(

@@ -313,7 +313,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.set_xticks([place(x) for x in order], [str(x) for x in order])
         axes.xaxis.set_minor_locator(NullLocator())
     if panel.x_label == "round":
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     _dress(axes, panel)
 
 
