@@ -41,6 +41,12 @@ def test_keys_are_for_their_owner_alone_and_are_not_overwritten(tmp_path: Path) 
         make_branch_key(tmp_path / "b" / "branch.key")
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+def test_keys_in_a_folder_of_others_are_refused_in_a_sentence() -> None:
+    with pytest.raises(StorageError, match=r"cannot write /proc/branch\.key: "):
+        make_branch_key(Path("/proc/branch.key"))
+
+
 def options(tmp_path: Path, keys: Path | None) -> HubOptions:
     return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, {}, 10, 5, 5)
 

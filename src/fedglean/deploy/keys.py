@@ -106,6 +106,8 @@ def _put(path: Path, content: bytes, secret: bool = False) -> None:
         place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     except FileExistsError:
         raise StorageError(f"{path} already exists and is not overwritten; choose another folder") from None
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(place, "wb") as file:
         file.write(content)
 
