@@ -343,7 +343,7 @@ def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: P
     (tmp_path / "run/metrics.jsonl").write_text("".join(content[:1]))
     with opened(write_page([tmp_path / "run"], tmp_path / "page.html")) as seen:
         assert "round 1 of 3" in seen.page.inner_text("header")
-        assert "not finished" in seen.page.inner_text("main")
+        assert "not finished" in seen.page.inner_text("main") and "Where it ended" not in seen.page.inner_text("main")
         assert f"fedglean resume {tmp_path / 'run'}" in seen.page.inner_text("main")
         assert seen.page.locator("#confusion").count() == 0
         ticks = [

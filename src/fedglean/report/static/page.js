@@ -85,9 +85,11 @@ function accuracyLines() {
 /* How far a group came. */
 const standing = (group) => `round ${Math.max(...group.runs.map((run) => run.round.at(-1) ?? 0))} of ${group.rounds}`;
 
+const unfinished = () => data.groups.find((group) => !group.finished && !group.failed);
+
 function header() {
   const kinds = [...new Set(data.groups.map((group) => group.data))].join(", ");
-  const going = data.groups.find((group) => !group.finished && !group.failed);
+  const going = unfinished();
   const open = going || data.coming.length, at = going ? `: ${standing(going)}` : "";
   const stand = open ? `${data.live ? "live, " : ""}not finished${at}` : "finished";
   const begun = data.coming.length ? `${data.groups.length} of ` : "";
@@ -166,7 +168,8 @@ function ends() {
   const over = [...new Set(Object.values(data.against).filter(Boolean).map((each) => each.over))].join(", or ");
   const words = `Against the best: points after the last round, paired by seed; 95 % intervals over ${over}.`;
   const how = over ? note(words) : null;
-  return section("Where it ended", seeds, table("Where it ended", headings, lines), how);
+  const title = unfinished() || data.coming.length ? "Where it stands" : "Where it ended";
+  return section(title, seeds, table(title, headings, lines), how);
 }
 
 function pseudo() {
