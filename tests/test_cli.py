@@ -135,6 +135,8 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ),
         ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
         ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
+        ("run semifl --threshold 0.5", "a method's setting is given as --set threshold=VALUE"),
+        ("compare semifl --hub-batch 5", "a method's setting is given as --set hub_batch=VALUE"),
         ("run semifl --set rate", "'--set rate' is not an assignment"),
         ("run semifl --set method=fedavg", "name it as the argument"),
         ("run fedavg --labels hub:20", "FedAvg needs clients with labels"),

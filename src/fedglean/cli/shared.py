@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import NoSuchOption
 from typer.core import TyperGroup
 
-from fedglean.config import Config, configure
+from fedglean.config import Config, configure, settings_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
+from fedglean.methods import METHODS
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
@@ -39,6 +41,13 @@ class Commands(TyperGroup):
             return super().invoke(context)
         except FedgleanError as error:
             raise ended(f"error: {error}", error.exit_code) from error
+        except NoSuchOption as error:
+            setting = error.option_name.lstrip("-").replace("-", "_")
+            takes = error.ctx is not None and any(each.name == "set" for each in error.ctx.command.params)
+            if not takes or not any(setting in settings_of(method) for method in METHODS):
+                raise
+            told = f"there is no option {error.option_name}; a method's setting is given as --set {setting}=VALUE"
+            raise ended(f"error: {told}", ConfigError.exit_code) from error
         except KeyboardInterrupt as error:
             raise ended("stopped", INTERRUPTED) from error
         except OSError as error:
