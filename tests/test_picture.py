@@ -153,6 +153,18 @@ def test_where_nobody_watches_a_run_says_five_lines_and_what_came_after() -> Non
     assert "left" not in lines[-1]
 
 
+def test_where_nobody_watches_a_slow_run_says_something_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, clock = Console(file=io.StringIO(), width=200), [0.0]
+    monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: clock[0])
+    with progress(console, "semifl", configure("semifl", rounds=800)) as on_round:
+        for number in range(1, 10):
+            clock[0] += 25
+            on_round(line(number))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [each.split(",")[0] for each in lines] == [f"semifl: round {number}/800" for number in (3, 6, 9)]
+    assert lines[0].endswith("5 h 32 min left, 1 min 15 s so far")
+
+
 def test_a_terminal_gets_one_live_line_and_a_quiet_run_none() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     with progress(console, "semifl", configure("semifl", rounds=2)) as on_round:
@@ -176,13 +188,13 @@ def test_a_run_that_was_finished_before_leaves_no_line_behind() -> None:
 
 
 def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    console, clock = Console(file=io.StringIO(), width=200), iter([0.0, 0.0, 90.0, 180.0, 182.0, 184.0, 186.0])
-    monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: next(clock, 186.0))
+    console, clock = Console(file=io.StringIO(), width=200), [0.0]
+    monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with progress(console, "semifl", configure("semifl", rounds=25, compile=True)) as on_round:
-        for number in range(1, 6):
+        for number, clock[0] in enumerate((90.0, 180.0, 182.0, 184.0, 186.0), 1):
             on_round(line(number))
-    first, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    first, *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first == "semifl: compiling, which takes minutes"
     assert "round 5/25" in last and "40 s left" in last
 

@@ -21,7 +21,8 @@ from fedglean.config import Config
 from fedglean.run import OnRound, OnRounds
 
 Line = Mapping[str, Any]
-PLAIN_LINES = 5
+#: Where nobody watches: lines per run, and the silence in seconds that is broken by one more.
+PLAIN_LINES, PLAIN_SECONDS = 5, 60.0
 
 
 class Score(Protocol):
@@ -104,14 +105,16 @@ def _live(bar: Progress, task: TaskID, rounds: int) -> OnRound:
 def _plain(console: Console, label: str, rounds: int) -> OnRound:
     due = {max(1, rounds * part // PLAIN_LINES) for part in range(1, PLAIN_LINES + 1)}
     told, began = _teller(rounds), time.monotonic()
+    shown = began
 
     def on_round(line: dict[str, Any]) -> None:
-        state = told(line)
+        nonlocal shown
+        state, now = told(line), time.monotonic()
         final = line.get("final")
-        if line["round"] in due or final:
+        if line["round"] in due or final or now - shown >= PLAIN_SECONDS:
             where = "after the last round" if final else f"round {line['round']}/{rounds}"
-            spent = duration(time.monotonic() - began)
-            console.print(f"{label}: {where}, {state}, {spent} so far", highlight=False, soft_wrap=True)
+            console.print(f"{label}: {where}, {state}, {duration(now - began)} so far", highlight=False, soft_wrap=True)
+            shown = now
 
     return on_round
 
