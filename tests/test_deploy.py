@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Error, Message
 
 from fedglean.deploy.branch import Branch
 from fedglean.deploy.local import LocalGrid
 from fedglean.deploy.post import Post, parts_of, reply_to
 from fedglean.deploy.states import States
-from fedglean.deploy.wire import Answer, Declaration, Question, read, read_answer, trees_of, written
+from fedglean.deploy.wire import Answer, Declaration, Malformed, Question, read, read_answer, trees_of, written
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress
 from fedglean.method import Upload
@@ -92,12 +93,14 @@ def without_client_1(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experime
 
 
 TAKEN = {"trees": {"keep": {}}, "weights": {}}
+NESTED = {"trees": {"change": [{"weight": torch.zeros(1)}]}, "weights": {"change": 1.0}}
 GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "nothing": (lambda body: b"", "JSONDecodeError|Expecting value"),
     "noise": (lambda body: bytes(range(256)) * 50, "."),
     "cut off": (lambda body: body[: len(body) // 2], "damaged"),
     "a bit turned": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
     "a model": (lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}), "a model"),
+    "a tree in a tree": (lambda body: written(read(Answer, body, 1 << 30)[0], NESTED), "trees in trees"),
     "too large": (lambda body: body + bytes(1 << 26), "bytes, but at most"),
     "deep": (lambda body: _raw('{"dict": [' * 5000), "."),
     "another letter": (lambda body: written(Question([])), "Answer"),
@@ -206,6 +209,14 @@ def test_a_branch_that_declares_the_impossible_is_refused(lie: dict[str, Any], t
     post = Post(LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append)
     assert sorted(post.enrol(quorum=0.8)) == [0, 2, 3, 4]
     assert any("refused branch 1: it declares impossible images" in sentence for sentence in said)
+
+
+def test_a_branch_cannot_have_the_hub_build_a_model_by_a_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's size is a number in its letter: building one of a node's choice would take all memory there is."""
+    letter = written(Declaration(0, "north", 1, 1, [1, 8, 8], [1], [1]), _model())
+    monkeypatch.setattr("fedglean.tree.Architecture.from_json", lambda fields: pytest.fail("it was built"))
+    with pytest.raises(Malformed, match="a model, but tensors were expected"):
+        read(Declaration, letter)
 
 
 class Doubled(LocalGrid):

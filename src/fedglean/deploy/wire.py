@@ -25,6 +25,7 @@ from types import FunctionType
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
+from torch import Tensor
 
 from fedglean import tree
 from fedglean.augment import Recipe
@@ -178,6 +179,10 @@ def own_version() -> str:
     return f"{number} (code {code.hexdigest()[:8]})"
 
 
+#: Letters in which there may be models: what branches send chooses none at the hub.
+FROM_HUB = (Order, Broadcast)
+
+
 def written(letter: Any, content: Tree = None) -> bytes:
     return pack(content, **{type(letter).__name__: asdict(letter), "version": own_version()})
 
@@ -187,6 +192,8 @@ def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
     if len(content) > limit:
         raise Malformed(f"{len(content)} bytes, but at most {limit} were expected")
     try:
+        if kind not in FROM_HUB:
+            _check_no_models(content)
         body, notes = unpack(content, Path("it"))
         writer = str(notes.get("version", "without a version"))[:60]
         if writer != own_version():
@@ -201,17 +208,15 @@ def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
 
 def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
     """A branch's answer. It holds tensors by name and no model: what those mean, the hub knows from what it asked."""
-    try:
-        header = json.loads(content[8 : 8 + min(limit, int.from_bytes(content[:8], "little"))])
-        json.loads(json.loads(header["__metadata__"]["fedglean"])["tree"], object_hook=_refuse_models)
-    except Exception as error:
-        raise Malformed(_sentence(error)) from error
     answer, body = read(Answer, content, limit)
     if not answer.uploads:
         return answer, None
     try:
+        trees, weights = dict(body["trees"]), dict(body["weights"])
+        for part in (*trees.values(), *weights.values()):
+            _check_flat(part)
         keep = Record(version=answer.version) if answer.version else None
-        return answer, Upload(weight=dict(body["weights"]), keep=keep, report=answer.report, **body["trees"])
+        return answer, Upload(weight=weights, keep=keep, report=answer.report, **trees)
     except Exception as error:
         raise Malformed(_sentence(error)) from error
 
@@ -254,10 +259,22 @@ def _shared(name: str) -> FunctionType | None:
     return found if isinstance(found, FunctionType) and found.__module__ == module else None
 
 
-def _refuse_models(node: dict[str, Any]) -> dict[str, Any]:
-    if "model" in node:
-        raise ValueError("a model, but tensors were expected")
-    return node
+def _check_no_models(content: bytes) -> None:
+    """Before anything is made of the letter: a model is as large as its few words say."""
+
+    def check(node: dict[str, Any]) -> None:
+        if "model" in node:
+            raise ValueError("a model, but tensors were expected")
+
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    json.loads(json.loads(header["__metadata__"]["fedglean"])["tree"], object_hook=check)
+
+
+def _check_flat(part: Tree) -> None:
+    """What is nested deeply enough ends whoever walks through it."""
+    leaves = part.values() if isinstance(part, dict) else [part]
+    if not all(isinstance(leaf, Tensor | int | float) for leaf in leaves):
+        raise ValueError("expected numbers, or tensors by name, and no trees in trees")
 
 
 def _letter(kind: type[T], notes: Any) -> T:
