@@ -1,4 +1,7 @@
-"""Figures 2 and 4-11 of HASSLE. The points of Figs. 2, 4, 10 and 11 are ours: the paper's went with its pictures."""
+"""Figures 2 and 4-11 of HASSLE. The points of Figs. 2, 4, 10 and 11 are ours: the paper's went with its pictures.
+
+Figs. 10 and 11 are lambda and gamma by their captions; the paper's text has them the other way round.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

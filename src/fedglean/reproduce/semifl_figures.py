@@ -122,7 +122,7 @@ DECLARED: dict[str, Figure] = {
             spread: Curves(word, {label: _trace(f"{row}-{spread}") for label, row in _TECHNIQUES.items()})
             for spread, word in WORDS.items()
         },
-        ("one epoch is worst, Mixup is worth about 2 Points, global momentum hardly any",),
+        ("one epoch is worst, Mixup is worth about 2 points, global momentum hardly any",),
     ),
 }
 
