@@ -1,8 +1,8 @@
 """The papers' tables, cell by cell: ours beside what was printed. Every preset whose summary names a table is a cell.
 
-A number is compared as its paper took it: SemiFL and HASSLE print each run's best round, chosen on the test set;
-Fed-SHVR prints rounds 1 and 100, and what SemiFL quotes from others is of the last round. Our last and best rounds
-stand beside it whatever the paper did.
+A number is compared as its paper took it: SemiFL prints each run's best round, chosen on the test set, Fed-SHVR rounds
+1 and 100. Where the paper does not say, HASSLE's are compared with best rounds, and what SemiFL quotes from others with
+the last. Our last and best rounds stand beside it whatever the paper did.
 """
 
 import json
