@@ -3,6 +3,9 @@
 The paper gives rate, momentum, batch and rounds for all methods, and no more of its baselines. The rest is the
 baseline's own; FedProx's weight is that of the same group's CReFF. FedMatch stays with its own optimiser: at the
 paper's rate its pull of one part of the weights to the other would not converge.
+
+What HASSLE leaves open itself has the value of its released code: ten epochs, ten steps of the residuals as in that
+code's README, gamma on the squared distance, two temperatures.
 """
 
 from collections.abc import Iterator
