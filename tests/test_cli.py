@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
@@ -63,6 +64,14 @@ def test_who_hears_of_no_client_is_told(seeds: tuple[str, ...]) -> None:
     )
     assert "no client ever sent an update" in silent
     assert "no client ever sent an update" not in heard + call("run", "hub-only", *QUICK).output
+
+
+def test_help_texts_have_no_square_brackets_for_rich_would_take_them_for_markup() -> None:
+    command: Any = typer.main.get_command(cli.app)
+    commands = [command, *command.commands.values(), *command.commands["deploy"].commands.values()]
+    texts = [each.help or "" for each in commands]
+    texts += [getattr(parameter, "help", None) or "" for each in commands for parameter in each.params]
+    assert not [text for text in texts if "[" in text]
 
 
 def test_runs_get_folders_of_their_own_where_none_is_named(tmp_path: Path) -> None:

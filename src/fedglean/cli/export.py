@@ -20,7 +20,7 @@ from fedglean.report.terminal import percent
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     onnx: Annotated[
-        Path | None, typer.Option(help="Write an ONNX file here; needs pip install 'fedglean[export]'.")
+        Path | None, typer.Option(help="Write an ONNX file here; needs what the extra 'export' of fedglean installs.")
     ] = None,
     state_dict: Annotated[
         Path | None,
