@@ -68,7 +68,9 @@ FILES = {
     "report.html": "where `fedglean report` was asked for it",
     "seeds.json": "in the folder of several seeds: which they are; each has a run folder `seed-N` of its own",
     "done.json": "in the folder of several seeds: how many rounds are finished for all of them",
+    "compare.json": "in the folder of a comparison: what is compared, and the numbers once all is done",
     "federation.json": "of a real federation: its name and what the branches declared",
+    "flower": "of a real federation: a folder with Flower's files and logs",
 }
 
 
