@@ -1,6 +1,7 @@
 """Small runs, and the page as a browser reads it, for tests of what shows them."""
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ def hostile_runs(folder: Path) -> Path:
     place = folder / "<img src=x onerror=alert(2)>"
     run(config(data="npz", data_root=str(folder / "own.npz"), rounds=1, active=1.0), place)
     return place
+
+
+def without_checkpoint(run: Path, copy: Path) -> None:
+    """A copy whose history a test may write anew: a checkpoint would notice."""
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoint"))
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -182,7 +182,9 @@ def test_a_flipped_bit_anywhere_in_a_packed_tree_is_noticed(place: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"{}", b"\x02" + b"\0" * 7 + b"[]", b"x" * 300]
+    "content",
+    [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"{}", b"\x02" + b"\0" * 7 + b"[]", b"x" * 300, b"[" * 10**5],
+    ids=len,
 )
 def test_what_is_no_packed_tree_is_refused(content: bytes) -> None:
     with pytest.raises(StorageError, match="x is damaged"):
@@ -210,6 +212,18 @@ def test_a_flipped_byte_in_any_file_stops_a_resume(kind: str, share: float, half
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 0x15
     path.write_bytes(content)
+    with pytest.raises(StorageError, match=path.name):
+        resume(folder)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"[" * 10**5, b'{"content": null, "sha256": null}', b"[1]"], ids=["deep", "null", "list"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_junk_in_the_place_of_any_file_stops_a_resume(kind: str, junk: bytes, halfway: Path, tmp_path: Path) -> None:
+    folder = copied(halfway, tmp_path)
+    path = sorted(folder.glob(kind))[0]
+    path.write_bytes(junk)
     with pytest.raises(StorageError, match=path.name):
         resume(folder)
 

@@ -32,7 +32,7 @@ from fedglean.report.terminal import result_table
 from fedglean.run import Run, play, run
 from fedglean.testing.faults import not_a_number, poison
 from fedglean.verdict import difference, over_seeds
-from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines
+from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines, without_checkpoint
 
 
 def shown(page: Path) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_the_verdict_needs_an_interval_on_one_side_of_zero(
     for name, shift in (("semifl", gap), ("hub-only", (0.0, 0.0, 0.0))):
         for seed, more in enumerate(shift):
             place = tmp_path / name / f"seed-{seed}"
-            shutil.copytree(made.all / name / "seed-0", place)
+            without_checkpoint(made.all / name / "seed-0", place)
             text = (place / "config.toml").read_text().replace("seed = 0", f"seed = {seed}")
             (place / "config.toml").write_text(text)
             line = lines(place)[0]
@@ -324,7 +324,7 @@ def test_where_the_data_are_gone_the_page_says_so_and_shows_the_rest(tmp_path: P
 
 
 def test_other_test_images_than_the_runs_are_not_passed_off_as_them(made: Made, tmp_path: Path) -> None:
-    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    without_checkpoint(made.all / "semifl/seed-0", tmp_path / "run")
     history = lines(tmp_path / "run")
     history[-1]["accuracy"] = dict.fromkeys(history[-1]["accuracy"], 0.01)
     (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
@@ -392,7 +392,7 @@ def test_phases_add_up_to_the_seconds_and_writing_is_told_a_round_late(made: Mad
 
 
 def test_a_history_without_phases_still_has_a_page(made: Made, tmp_path: Path) -> None:
-    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "old")
+    without_checkpoint(made.all / "semifl/seed-0", tmp_path / "old")
     history = [{name: value for name, value in line.items() if name != "phases"} for line in lines(tmp_path / "old")]
     old = "".join(json.dumps(line, sort_keys=True) + "\n" for line in history)
     (tmp_path / "old/metrics.jsonl").write_text(old)
@@ -431,6 +431,15 @@ def test_the_command_writes_the_page_into_the_first_folder(made: Made, tmp_path:
     assert result.exit_code == 0 and (tmp_path / "run/report.html").exists()
     assert str(tmp_path / "run/report.html") in result.output
     assert "None of these runs learns" in shown(tmp_path / "run/report.html")["help"]["why"]
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "tensorboard"])
+def test_a_history_that_is_not_the_one_that_was_written_is_not_shown(made: Made, tmp_path: Path, command: str) -> None:
+    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    metrics = tmp_path / "run/metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"round": 2', '"round": 1', 1))
+    damaged = call(command, tmp_path / "run")
+    assert damaged.exit_code == 4 and "metrics.jsonl is damaged: its checksum does not match" in damaged.stderr
 
 
 @pytest.mark.parametrize("command", ["report", "watch", "tensorboard"])

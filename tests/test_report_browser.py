@@ -18,7 +18,7 @@ from fedglean.report.gather import gather
 from fedglean.report.page import page as html_of
 from fedglean.report.page import told, write_page
 from fedglean.report.watch import Watcher
-from shown_runs import HOSTILE, Made, hostile_runs, lines
+from shown_runs import HOSTILE, Made, hostile_runs, lines, without_checkpoint
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -337,7 +337,7 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, opened: Open) ->
 
 
 def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: Path, opened: Open, made: Made) -> None:
-    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    without_checkpoint(made.all / "semifl/seed-0", tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()
     content = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run/metrics.jsonl").write_text("".join(content[:1]))
@@ -356,7 +356,7 @@ def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: P
 
 
 def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Made) -> None:
-    shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
+    without_checkpoint(made.all / "semifl/seed-0", tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     content = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(content[:2]))

@@ -138,7 +138,7 @@ def unpack(content: bytes, source: Path) -> tuple[Tree, dict[str, Any]]:
         if header["sha256"] != _seal(header, tensors):
             raise ValueError("its checksum does not match")
         return tree.decode(json.loads(header["tree"]), tensors), json.loads(header["notes"])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{source} is damaged and cannot be read ({error})") from error
 
 
@@ -195,12 +195,18 @@ class Checkpoints:
         notes = {name: value for name, value in content.items() if name not in ("done", "files")}
         return content["done"], state, {int(name): kept for name, kept in trees.items()}, notes
 
+    def notes(self) -> dict[str, Any]:
+        """What was noted with the last finished round; nothing where no round was, or where that cannot be read."""
+        with suppress(StorageError):
+            return self._read(self.current)
+        return {}
+
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             sealed = json.loads(path.read_bytes())
             content: dict[str, Any] = sealed["content"]
             sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise StorageError(
                 f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"
             ) from error

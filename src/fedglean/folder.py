@@ -123,14 +123,25 @@ class RunFolder:
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
             raise StorageError(f"{self.path}/split.json is not the one that the run started with; restore that one")
         lines = self._metrics(notes["metrics"])
-        if digest(lines) != notes["metrics_sha256"]:
-            raise StorageError(
-                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or start a new run"
-            )
+        self._check_history(lines, notes)
         if self._metrics_path.stat().st_size != len(lines):
             write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
+
+    def history(self) -> bytes:
+        """The lines so far, for whoever looks on; the checkpoint vouches for all but the newest, which may be torn."""
+        notes = self.checkpoints.notes()  # read first: a run at work only adds lines
+        lines = self._metrics()
+        if notes:
+            self._check_history(lines[: notes["metrics"]], notes)
+        return lines
+
+    def _check_history(self, lines: bytes, notes: Mapping[str, Any]) -> None:
+        if digest(lines) != notes["metrics_sha256"]:
+            raise StorageError(
+                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or start a new run"
+            )
 
     def _check_unchanged(self, seal: str) -> None:
         config = self.config()

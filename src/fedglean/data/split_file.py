@@ -36,7 +36,7 @@ def load_split(path: Path | str) -> Split:
     try:
         content = json.loads(raw)["content"]
         split = _split(content)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(f"'{path}' is not a split file, or is damaged; make it again with the same seed") from error
     if raw != _encode(content):
         raise StorageError(f"'{path}' was changed after it was saved (its checksum differs); make it again")

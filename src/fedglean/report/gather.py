@@ -162,21 +162,16 @@ def _group(path: Path) -> Group:
 
 
 def _told(folder: RunFolder) -> Told:
-    return Told(folder, folder.config(), list(_lines(folder.path / "metrics.jsonl")))
+    return Told(folder, folder.config(), list(_lines(folder)))
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    whole, _, _ = content.rpartition(b"\n")
+def _lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    path = folder.path / "metrics.jsonl"
+    whole, _, _ = folder.history().rpartition(b"\n")
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             told = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StorageError(f"{path} is damaged: line {number} is not JSON ({error})") from error
         if not isinstance(told, dict) or not isinstance(told.get("round"), int):
             raise StorageError(f"{path} is damaged: line {number} is not a round")
