@@ -454,6 +454,19 @@ def test_what_holds_no_run_is_refused_in_a_sentence(tmp_path: Path, command: str
         assert damaged.exit_code == 4 and "line 2" in damaged.stderr
 
 
+@pytest.mark.parametrize(
+    "junk", ["null", "[1]", "{}", '{"seeds": [1e999]}', '{"entries": [null]}', "[" * 10**5], ids=len
+)
+@pytest.mark.parametrize("name", ["seeds.json", "compare.json"])
+@pytest.mark.parametrize("command", ["report", "resume"])
+def test_what_lists_runs_and_is_damaged_is_told_in_a_sentence(
+    tmp_path: Path, command: str, name: str, junk: str
+) -> None:
+    (tmp_path / name).write_text(junk)
+    damaged = call(command, tmp_path)
+    assert damaged.exit_code == 4 and "is damaged: its " in damaged.stderr
+
+
 def test_the_page_asks_nothing_of_anybody(made: Made, tmp_path: Path) -> None:
     text = write_page([made.all], tmp_path / "page.html").read_text()
     assert "default-src 'none'" in text

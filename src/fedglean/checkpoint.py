@@ -28,7 +28,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.errors import StorageError
+from fedglean.errors import UNREADABLE, StorageError
 from fedglean.tree import Tree
 
 try:
@@ -138,7 +138,7 @@ def unpack(content: bytes, source: Path) -> tuple[Tree, dict[str, Any]]:
         if header["sha256"] != _seal(header, tensors):
             raise ValueError("its checksum does not match")
         return tree.decode(json.loads(header["tree"]), tensors), json.loads(header["notes"])
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (SafetensorError, *UNREADABLE) as error:
         raise StorageError(f"{source} is damaged and cannot be read ({error})") from error
 
 
@@ -206,7 +206,7 @@ class Checkpoints:
             sealed = json.loads(path.read_bytes())
             content: dict[str, Any] = sealed["content"]
             sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
-        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        except UNREADABLE as error:
             raise StorageError(
                 f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"
             ) from error

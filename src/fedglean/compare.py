@@ -27,7 +27,7 @@ from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import fitted
 from fedglean.engines.loop import PartyError
-from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.errors import UNREADABLE, ConfigError, RoundError, StorageError
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.method import Declared
 from fedglean.methods import METHODS
@@ -223,7 +223,7 @@ def read_plan(folder: Path) -> Plan:
             for each in kept["entries"]
         ]
         return Plan(tuple(entries), tuple(map(int, kept["seeds"])), tuple(kept["notes"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StorageError(f"{folder} is damaged: its compare.json cannot be read ({error})") from error
 
 

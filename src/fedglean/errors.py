@@ -15,6 +15,9 @@ from pathlib import Path
 
 FEW, MANY = 3, 50
 
+#: What may be raised by whoever reads JSON from a file that is not what it was when it was written.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
 
 class FedgleanError(Exception):
     """Base of all errors that a user can mend."""

@@ -18,7 +18,7 @@ from fedglean.checkpoint import locked, write_whole
 from fedglean.config import Config, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
-from fedglean.errors import ConfigError, StorageError
+from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.experiment import prepare_seeds
 from fedglean.folder import RunFolder, check_no_group
 from fedglean.result import Result
@@ -167,5 +167,5 @@ def _group(folder: Path) -> tuple[list[int], int]:
         seeds = [int(seed) for seed in json.loads((folder / "seeds.json").read_bytes())["seeds"]]
         marker = folder / "done.json"
         return seeds, int(json.loads(marker.read_bytes())["done"]) if marker.exists() else 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StorageError(f"{folder} is damaged: its list of seeds cannot be read ({error})") from error

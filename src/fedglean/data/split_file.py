@@ -16,7 +16,7 @@ from torch import Tensor
 from fedglean.checkpoint import make_folder, write_whole
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.errors import DataError, StorageError
+from fedglean.errors import UNREADABLE, DataError, StorageError
 
 FORMAT = "fedglean split 1"
 
@@ -36,7 +36,7 @@ def load_split(path: Path | str) -> Split:
     try:
         content = json.loads(raw)["content"]
         split = _split(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise StorageError(f"'{path}' is not a split file, or is damaged; make it again with the same seed") from error
     if raw != _encode(content):
         raise StorageError(f"'{path}' was changed after it was saved (its checksum differs); make it again")

@@ -38,7 +38,7 @@ from fedglean.deploy.processes import (
 )
 from fedglean.deploy.table import rendered
 from fedglean.deploy.watch import Watch, is_held, is_let_go
-from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.errors import UNREADABLE, ConfigError, RoundError, StorageError
 
 #: Seconds within which Flower must have started the hub's app.
 START = 300.0
@@ -94,7 +94,7 @@ class HubOptions:
             keys = None if own["keys"] is None else Path(own["keys"])
             admit = {int(number): Path(each) for number, each in own["admit"].items()}
             return cls(**{**own, **places, "keys": keys, "admit": admit})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise StorageError(f"{path} cannot be read ({error}); start the hub with all its options again") from error
 
 

@@ -29,7 +29,7 @@ from fedglean.deploy.watch import hold
 from fedglean.deploy.wire import Declaration, Plan
 from fedglean.engines.device import chosen_device, settle
 from fedglean.engines.loop import Loop
-from fedglean.errors import FedgleanError, StorageError, plain
+from fedglean.errors import UNREADABLE, FedgleanError, StorageError, plain
 from fedglean.evaluate import Evaluator
 from fedglean.experiment import Experiment
 from fedglean.folder import RunFolder
@@ -87,7 +87,7 @@ class Roll:
             note = json.loads((out / "federation.json").read_bytes())
             branches, late = ([Declaration(**each) for each in note[part]] for part in ("branches", "late"))
             return cls(str(note["run"]), tuple(branches), {each.number: each for each in late})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise StorageError(
                 f"{out} is not the run of a federation: its federation.json cannot be read ({error})"
             ) from error

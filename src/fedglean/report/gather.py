@@ -15,7 +15,7 @@ from typing import Any
 from fedglean.config import Config, resolve
 from fedglean.data.partition import Split
 from fedglean.deploy.commands import HubOptions, is_federation
-from fedglean.errors import StorageError, no_folder
+from fedglean.errors import UNREADABLE, StorageError, no_folder
 from fedglean.folder import RunFolder
 from fedglean.seeds import is_group, members
 
@@ -148,7 +148,7 @@ def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
             for label, place, config in entries
             if not ended and not _holds_runs(place)
         ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StorageError(f"{path} is damaged: its compare.json cannot be read ({error})") from error
     return groups, coming
 
@@ -171,7 +171,7 @@ def _lines(folder: RunFolder) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             told = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise StorageError(f"{path} is damaged: line {number} is not JSON ({error})") from error
         if not isinstance(told, dict) or not isinstance(told.get("round"), int):
             raise StorageError(f"{path} is damaged: line {number} is not a round")
