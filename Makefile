@@ -1,4 +1,5 @@
 # `make demo` runs the main job, `make test` the tests; both first set up .venv where it is missing or out of date.
+# Three test processes on two cores: those that start a real federation mostly wait.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -7,7 +8,7 @@ demo: $(STAMP)
 	$(BIN)/fedglean demo
 
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks
