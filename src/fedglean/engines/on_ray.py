@@ -26,6 +26,7 @@ from ray.cloudpickle import CloudPickler, register_pickle_by_value
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 
+from fedglean.engines.device import settle
 from fedglean.engines.here import Here
 from fedglean.engines.loop import PartyError
 from fedglean.engines.pool import Gone, as_bytes, cores, unpacked
@@ -57,7 +58,7 @@ class Actor:
 
     def __init__(self, pixels: "np.ndarray[Any, Any]", place: bytes, first: Callable[[], object]) -> None:
         first()
-        torch.set_num_threads(1)
+        settle(torch.device("cpu"), threads=1, deterministic=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the images can only be read, which is all that is ever done to them
             store = torch.from_numpy(pixels)
