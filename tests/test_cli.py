@@ -127,6 +127,7 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
     [
         ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
         ("run SemiFL", "did you mean 'semifl'?"),
+        ("run fedavg-", "these begin so: fedavg-all, fedavg-fixmatch, fedavg-fixmatch-hub, fedavg-mixmatch"),
         ("run hub_only", "did you mean 'hub-only'?"),
         ("run label-only", "did you mean 'labels-only'?"),
         ("run", "no method was named; name one, such as semifl"),

@@ -53,13 +53,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: suggests the nearest one, or lists what there is if little is or none is near."""
     names = sorted(known)
     alike = {_spelt(each): each for each in names}
+    begun = [each for each in names if each.startswith(name)]
     near = alike.get(_spelt(name)) or next(iter(get_close_matches(name, names, n=1)), None)
-    if near:
+    if near and len(begun) <= FEW:
         others = f" The choices are {', '.join(names)}." if 1 < len(names) <= FEW else ""
         return ConfigError(f"unknown {kind} '{name}'; did you mean '{near}'?{others}")
-    if len(names) <= MANY:
-        return ConfigError(f"unknown {kind} '{name}'; known: {', '.join(names)}")
-    some = [each for each in names if each.startswith(name)] or names
+    some = begun or names
+    if len(some) <= MANY:
+        return ConfigError(f"unknown {kind} '{name}'; {'these begin so' if begun else 'known'}: {', '.join(some)}")
     return ConfigError(f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}")
 
 
