@@ -1,22 +1,27 @@
-"""Claim: ten clients as one tensor program train many times faster than one after the other, close to one shared model.
+"""Claim: ten clients as one tensor program train many times faster than one after the other, close
+to one shared model.
 
-One round of SemiFL as its paper sets it (10 of 100 clients, batch 10, 5 local epochs, three quarters of the images
-confident), whole and phase by phase, under `loop` and `stack` in one run, next to a bound: one shared model that trains
-on the same images in batches ten times as large.
+One round of SemiFL as its paper sets it (10 of 100 clients, batch 10, 5 local epochs, three
+quarters of the images confident), whole and phase by phase, under `loop` and `stack` in one run,
+next to a bound: one shared model that trains on the same images in batches ten times as large.
 
-    python benchmarks/clients.py                                # WRN-28-2 on noise of CIFAR-10's size; wants a GPU
-    python benchmarks/clients.py --compile --half --seeds 4     # and the same of four seeds side by side
+    # WRN-28-2 on noise of CIFAR-10's size; wants a GPU.
+    python benchmarks/clients.py
+    # And the same of four seeds side by side.
+    python benchmarks/clients.py --compile --half --seeds 4
     python benchmarks/clients.py --data digits --model cnn      # small enough for a laptop
 
-`--only train hub` measures those phases alone, each of which takes a minute or more to compile; `--profile FILE` also
-writes what the GPU did in them, kernel by kernel (a long file takes a while).
+`--only train hub` measures those phases alone, each of which takes a minute or more to compile;
+`--profile FILE` also writes what the GPU did in them, kernel by kernel (a long file takes a while).
 
-What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes the real ones.
+What the images show does not matter for the time they take; `--data cifar10 --data-root DATA` takes
+the real ones.
 
-Prints a table and writes --out. All phases are warmed up, then each is timed with the device synchronised. A whole
-round is timed by itself: it also has the gate, the sums and the averages. Under `loop` the clients train one epoch of
-the five, and the time is multiplied: its rate does not change from epoch to epoch. Kernels are the fastest ones, unless
-`--deterministic` asks for those that repeat their last bits.
+Prints a table and writes --out. All phases are warmed up, then each is timed with the device
+synchronised. A whole round is timed by itself: it also has the gate, the sums and the averages.
+Under `loop` the clients train one epoch of the five, and the time is multiplied: its rate does not
+change from epoch to epoch. Kernels are the fastest ones, unless `--deterministic` asks for those
+that repeat their last bits.
 """
 
 import argparse
@@ -81,7 +86,9 @@ class Confident(SemiFL):
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", default="noise", help="noise, or any data set of fedglean")
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--model", default="wrn-28-2")
@@ -95,7 +102,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--skip-loop", action="store_true")
     parser.add_argument("--only", nargs="+", choices=PHASES, default=PHASES, metavar="PHASE")
     parser.add_argument("--profile", type=Path, default=None)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "clients.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "clients.json"
+    )
     options = parser.parse_args()
     if options.profile and not torch.cuda.is_available():
         parser.error("--profile tells what a GPU did, and there is none here")
@@ -107,11 +116,19 @@ def configuration(options: argparse.Namespace, folder: Path) -> Any:
     labels = f"hub:{options.labels or (20 if small else 4000)}"
     given = {"data": options.data, "data_root": options.data_root, "labels": labels, "clients": 100}
     return configure(
-        "semifl", **(noise(folder) if options.data == "noise" else given), model=options.model,
-        active=len(ACTIVE) / 100, strong="semifl-ra",
-        executor="stack", compile=options.compile, half=options.half, threshold=0.95, block=100,
-        deterministic=options.deterministic, hub_batch=10 if small else 250,
-    )  # fmt: skip
+        "semifl",
+        **(noise(folder) if options.data == "noise" else given),
+        model=options.model,
+        active=len(ACTIVE) / 100,
+        strong="semifl-ra",
+        executor="stack",
+        compile=options.compile,
+        half=options.half,
+        threshold=0.95,
+        block=100,
+        deterministic=options.deterministic,
+        hub_batch=10 if small else 250,
+    )
 
 
 def noise(folder: Path) -> dict[str, str]:
@@ -119,9 +136,14 @@ def noise(folder: Path) -> dict[str, str]:
     images = np.random.default_rng(0).integers(0, 256, (50000, 32, 32, 3), np.uint8)
     labels = np.arange(10000) % 10
     np.savez(
-        folder / "noise.npz", hub_images=images[:4000], hub_labels=labels[:4000], client_images=images[4000:],
-        client_ids=np.repeat(np.arange(100), 460), test_images=images[:10000], test_labels=labels,
-    )  # fmt: skip
+        folder / "noise.npz",
+        hub_images=images[:4000],
+        hub_labels=labels[:4000],
+        client_images=images[4000:],
+        client_ids=np.repeat(np.arange(100), 460),
+        test_images=images[:10000],
+        test_labels=labels,
+    )
     return {"data": "npz", "data_root": str(folder / "noise.npz")}
 
 
@@ -135,14 +157,20 @@ def requests(experiment: Experiment) -> dict[str, list[Any]]:
     streams = [method.drawn(images, sent.architecture.classes) for images in pools]
     return {
         "hub": [method.train_at_hub(experiment.hub(1), state)],
-        "statistics": [Statistics(state.model, images) for images in (federation.hub, *federation.unlabelled)],
+        "statistics": [
+            Statistics(state.model, images) for images in (federation.hub, *federation.unlabelled)
+        ],
         "label": [Predict(sent, images, view="weak", threshold=0.95) for images in pools],
-        "train": [Train(sent, each, method.loss, method.sgd, epochs=method.epochs) for each in streams],
+        "train": [
+            Train(sent, each, method.loss, method.sgd, epochs=method.epochs) for each in streams
+        ],
     }
 
 
 def shared(work: list[Train]) -> Train:
-    """The bound: all clients' images in one set, batches as large as all of theirs together, the same steps."""
+    """The bound: all clients' images in one set, batches as large as all of theirs together, the
+    same steps.
+    """
     streams = {}
     for name, stream in work[0].streams.items():
         images = work[0].streams[name].images
@@ -169,7 +197,9 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measured(
+    experiments: list[Experiment], options: argparse.Namespace
+) -> dict[str, dict[str, float]]:
     """Seconds by phase and executor. All of them are warmed up before the first is timed."""
     columns = {"stack": stacked(experiments[:1])}
     if len(experiments) > 1:
@@ -188,7 +218,11 @@ def measured(experiments: list[Experiment], options: argparse.Namespace) -> dict
     if "loop" in phases.get("train", {}):
         phases["train"]["loop"] *= requests(experiments[0])["train"][0].epochs
     if options.profile is not None:
-        parts = [profile(f"{name}, {kind}", work) for kind, own in columns.items() for name, work in own.items()]
+        parts = [
+            profile(f"{name}, {kind}", work)
+            for kind, own in columns.items()
+            for name, work in own.items()
+        ]
         options.profile.write_text("\n".join(parts))
     return phases
 
@@ -199,16 +233,24 @@ def profile(title: str, work: Callable[[], Any]) -> str:
         work()
         wait()
     kernels = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
-    rows = [f"{each.self_device_time_total / 1000:10.2f} {each.count:7} {each.key[:200]}" for each in kernels]
+    rows = [
+        f"{each.self_device_time_total / 1000:10.2f} {each.count:7} {each.key[:200]}"
+        for each in kernels
+    ]
     return "\n".join([f"# {title}", *rows, ""])
 
 
 def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
     """The phases of a round of one seed, or of several side by side."""
-    stack, each = experiments[0].placement.executor, [requests(experiment) for experiment in experiments]
+    stack, each = (
+        experiments[0].placement.executor,
+        [requests(experiment) for experiment in experiments],
+    )
     work = {name: [request for own in each for request in own[name]] for name in each[0]}
     lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
-    phases: dict[str, Callable[[], Any]] = {name: partial(run, stack, some) for name, some in work.items()}
+    phases: dict[str, Callable[[], Any]] = {
+        name: partial(run, stack, some) for name, some in work.items()
+    }
     phases["of which augmentation"] = partial(deal, lanes, stack.setting)
     phases["test"] = lambda: [
         experiment.evaluator.test({"model": own["label"][0].models})
@@ -250,20 +292,36 @@ def parties(some: list[Any]) -> list[Party]:
 
 def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
     others = {"seeds": f"{options.seeds} seeds", "loop": "loop"}
-    others = {kind: name for kind, name in others.items() if any(kind in taken for taken in phases.values())}
+    others = {
+        kind: name
+        for kind, name in others.items()
+        if any(kind in taken for taken in phases.values())
+    }
     heads = [head for name in others.values() for head in (f"{name} s", f"{name} / stack")]
-    table = Table("phase", "stack s", *heads, title=f"{options.model} on {options.data}, {machine()}")
+    table = Table(
+        "phase", "stack s", *heads, title=f"{options.model} on {options.data}, {machine()}"
+    )
     for name, taken in phases.items():
         row = [f"{taken['stack']:.3f}"]
         for kind in others:
-            row += [f"{taken[kind]:.3f}", f"{taken[kind] / taken['stack']:.1f}"] if kind in taken else ["", ""]
+            row += (
+                [f"{taken[kind]:.3f}", f"{taken[kind] / taken['stack']:.1f}"]
+                if kind in taken
+                else ["", ""]
+            )
         table.add_row(name, *row)
     Console(width=120).print(table)
     if {BOUND, "train"} <= phases.keys():
-        print(f"share of the shared-model bound: {phases[BOUND]['stack'] / phases['train']['stack']:.2f}")
+        print(
+            "share of the shared-model bound: "
+            f"{phases[BOUND]['stack'] / phases['train']['stack']:.2f}"
+        )
     if options.seeds > 1 and ROUND in phases:
         together, alone = phases[ROUND]["seeds"], phases[ROUND]["stack"]
-        print(f"{options.seeds} seeds side by side take {together / (options.seeds * alone):.2f} of the time")
+        print(
+            f"{options.seeds} seeds side by side take {together / (options.seeds * alone):.2f} of "
+            "the time"
+        )
     options.out.parent.mkdir(exist_ok=True)
     used = {name: value for name, value in vars(options).items() if name not in ("out", "profile")}
     facts = {"machine": machine(), "commit": commit(), "options": used, "phases": phases}
@@ -271,12 +329,18 @@ def show(phases: dict[str, dict[str, float]], options: argparse.Namespace) -> No
 
 
 def machine() -> str:
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    name = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else platform.processor() or platform.machine()
+    )
     return f"{name}, torch {torch.__version__}"
 
 
 def commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() or "unknown"
 
 

@@ -1,12 +1,13 @@
-"""Claim: where clients take more than a few steps, less than a tenth of a round is spent outside serving requests.
+"""Claim: where clients take more than a few steps, less than a tenth of a round is spent outside
+serving requests.
 
-Serving is what an executor does for `Train`, `Predict` and `Statistics`; the rest is the round loop, the parties'
-generators, the gate, the sums and the placement. Tests and checkpoints are off.
+Serving is what an executor does for `Train`, `Predict` and `Statistics`; the rest is the round
+loop, the parties' generators, the gate, the sums and the placement. Tests and checkpoints are off.
 
     OMP_NUM_THREADS=1 python benchmarks/overhead.py
 
-Prints a table and writes benchmarks/results/overhead.json (or --out): CPU seconds over some rounds after the first
-few, and the share that is not serving.
+Prints a table and writes benchmarks/results/overhead.json (or --out): CPU seconds over some rounds
+after the first few, and the share that is not serving.
 """
 
 import argparse
@@ -30,21 +31,44 @@ METHODS = ("semifl", "hassle", "fed-shvr", "fedavg")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10, help="rounds that are timed, after as many that are not")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "overhead.json")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="rounds that are timed, after as many that are not"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "overhead.json"
+    )
     options = parser.parse_args()
-    rows = [measured(method, executor, options.rounds) for method in METHODS for executor in EXECUTORS]
-    table = Table("method", "executor", "CPU s a round", "outside serving", title=f"digits, {machine()}")
+    rows = [
+        measured(method, executor, options.rounds) for method in METHODS for executor in EXECUTORS
+    ]
+    table = Table(
+        "method", "executor", "CPU s a round", "outside serving", title=f"digits, {machine()}"
+    )
     for row in rows:
-        table.add_row(row["method"], row["executor"], f"{row['seconds']:.3f}", f"{100 * row['outside']:.1f} %")
+        table.add_row(
+            row["method"], row["executor"], f"{row['seconds']:.3f}", f"{100 * row['outside']:.1f} %"
+        )
     Console().print(table)
-    options.out.write_text(json.dumps({"machine": machine(), "commit": commit(), "rows": rows}, indent=1) + "\n")
+    options.out.write_text(
+        json.dumps({"machine": machine(), "commit": commit(), "rows": rows}, indent=1) + "\n"
+    )
 
 
 def measured(method: str, executor: str, rounds: int) -> dict[str, Any]:
-    """Rounds that come after as many that are not counted: steps are written down and pseudo-labels found there."""
-    config = configure(method, data="digits", executor=executor, device="cpu", evaluate_every=10**6, rounds=2 * rounds)
+    """Rounds that come after as many that are not counted: steps are written down and pseudo-labels
+    found there.
+    """
+    config = configure(
+        method,
+        data="digits",
+        executor=executor,
+        device="cpu",
+        evaluate_every=10**6,
+        rounds=2 * rounds,
+    )
     experiment = prepare(config)
     progress = Progress(0, experiment.start(), Kept(), [])
     served = Stopwatch(experiment.placement.executor)

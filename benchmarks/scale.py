@@ -1,21 +1,27 @@
-"""Claim: what a federation costs its hub grows with the branches that are asked, and by how much for each of them.
+"""Claim: what a federation costs its hub grows with the branches that are asked, and by how much
+for each of them.
 
-Every method that federates runs two rounds with 2, 10 and 50 branches of eight digits each, all of which are asked:
+Every method that federates runs two rounds with 2, 10 and 50 branches of eight digits each, all of
+which are asked:
 
-    flower   the hub and the branches of a real federation, with real messages, in one process: bytes each way, the
-             hub's CPU (orders, reading, gate, sums; the branches' own is taken off), bytes that wait for the gate
-             at once, what the run folder and a branch's disk grow by
+    flower   the hub and the branches of a real federation, with real messages, in one process:
+             bytes each way, the hub's CPU (orders, reading, gate, sums; the branches' own is taken
+             off), bytes that wait for the gate at once, what the run folder and a branch's disk
+             grow by
     here     the simulation: CPU of gate and sums, bytes of the clients' states in the run folder
     hub      what the number of branches alone costs: the checkpoint's index
 
-    OMP_NUM_THREADS=1 python benchmarks/scale.py                       # some ten minutes on two idle cores
+    # Some ten minutes on two idle cores.
+    OMP_NUM_THREADS=1 python benchmarks/scale.py
     OMP_NUM_THREADS=1 python benchmarks/scale.py --only semifl,hassle --nodes 2,10
-    python benchmarks/scale.py --page                                  # the tables of docs/scale.md, from the JSON
+    # The tables of docs/scale.md, from the JSON.
+    python benchmarks/scale.py --page
 
-Prints tables and writes benchmarks/results/scale.json (or --out), where --only leaves what is there of other methods.
-Numbers a branch are of the second round and the largest federation; how the smaller ones differ is in the JSON.
-SemiFL, HASSLE and Fed-SHVR are measured with wrn-28-2 too. What is beyond the measured number of branches is
-multiplied, and said to be. What Flower's own processes cost is not in here: no network, no SuperLink, no database.
+Prints tables and writes benchmarks/results/scale.json (or --out), where --only leaves what is there
+of other methods. Numbers a branch are of the second round and the largest federation; how the
+smaller ones differ is in the JSON. SemiFL, HASSLE and Fed-SHVR are measured with wrn-28-2 too. What
+is beyond the measured number of branches is multiplied, and said to be. What Flower's own processes
+cost is not in here: no network, no SuperLink, no database.
 """
 
 import argparse
@@ -58,7 +64,14 @@ ROUNDS = 2
 LARGE = ("semifl", "hassle", "fed-shvr")
 FLEETS = (100, 10_000, 1_000_000)
 #: Settings under which every client trains in every round, little.
-EAGER = {"threshold": 0.0, "active": 1.0, "epochs": 1, "warmup_rounds": 1, "steps": 1, "residual_steps": 1}
+EAGER = {
+    "threshold": 0.0,
+    "active": 1.0,
+    "epochs": 1,
+    "warmup_rounds": 1,
+    "steps": 1,
+    "residual_steps": 1,
+}
 
 
 def main() -> None:
@@ -71,25 +84,38 @@ def main() -> None:
         print(json.dumps(cell(name, model, int(nodes))))
         return
     nodes = [int(number) for number in options.nodes.split(",")]
-    names = options.only.split(",") if options.only else [name for name in METHODS if federates(name)]
-    pairs = [(name, "cnn") for name in names] + [(name, "wrn-28-2") for name in names if name in LARGE]
+    names = (
+        options.only.split(",") if options.only else [name for name in METHODS if federates(name)]
+    )
+    pairs = [(name, "cnn") for name in names] + [
+        (name, "wrn-28-2") for name in names if name in LARGE
+    ]
     rows = [row for row in kept_rows(options.out) if options.only and row["method"] not in names]
     for name, model in pairs:
         for number in nodes:
             measure = cell if model == "cnn" else in_its_own_process
             facts = measure(name, model, number)
             if model == "cnn":
-                del facts["peak_mb"], facts["peak_before_mb"]  # of all cells that this process has measured
+                del (
+                    facts["peak_mb"],
+                    facts["peak_before_mb"],
+                )  # of all cells that this process has measured
             rows.append({"method": name, "model": model, "nodes": number, **facts})
             print(rows[-1], file=sys.stderr)
     show(rows, [bookkeeping(count) for count in FLEETS], options)
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="2,10,50", help="numbers of branches, with commas between them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--nodes", default="2,10,50", help="numbers of branches, with commas between them"
+    )
     parser.add_argument("--only", default=None, help="methods, with commas between them")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scale.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "scale.json"
+    )
     parser.add_argument("--page", action="store_true", help="print the tables of docs/scale.md")
     parser.add_argument("--cell", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -101,7 +127,9 @@ def kept_rows(path: Path) -> list[dict[str, Any]]:
 
 def federates(name: str) -> bool:
     """Neither trains at the hub alone nor at a single site."""
-    return not name.startswith("hub-") and METHODS[name].defaults.get("split", {}).get("clients") != 1
+    return (
+        not name.startswith("hub-") and METHODS[name].defaults.get("split", {}).get("clients") != 1
+    )
 
 
 def in_its_own_process(name: str, model: str, nodes: int) -> dict[str, Any]:
@@ -127,9 +155,16 @@ def cell(name: str, model: str, nodes: int) -> dict[str, Any]:
 def small(name: str, model: str, nodes: int) -> Config:
     known = {each.name for each in fields(METHODS[name].method)}  # type: ignore[arg-type]
     return configure(
-        name, model=model, clients=nodes, quorum=0.0, rounds=ROUNDS, evaluate_every=ROUNDS + 1, device="cpu",
-        executor="loop", settings={key: value for key, value in EAGER.items() if key in known},
-    )  # fmt: skip
+        name,
+        model=model,
+        clients=nodes,
+        quorum=0.0,
+        rounds=ROUNDS,
+        evaluate_every=ROUNDS + 1,
+        device="cpu",
+        executor="loop",
+        settings={key: value for key, value in EAGER.items() if key in known},
+    )
 
 
 def labels_at_hub(name: str) -> bool:
@@ -137,7 +172,9 @@ def labels_at_hub(name: str) -> bool:
 
 
 def few_images(nodes: int, at_hub: bool) -> Split:
-    """Eight a branch: how many it has changes nothing of what is measured. Half are labelled, or 100 at the hub."""
+    """Eight a branch: how many it has changes nothing of what is measured. Half are labelled, or
+    100 at the hub.
+    """
     index = torch.arange(100 + 8 * nodes)
     own = torch.split(index[100:], 8)
     if at_hub:
@@ -173,16 +210,25 @@ class Metered(LocalGrid):
 
 def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
     """The second round of a federation, by branch that was asked."""
-    federation, old, count = experiment.federation, experiment.placement, len(experiment.federation.declared)
+    federation, old, count = (
+        experiment.federation,
+        experiment.placement,
+        len(experiment.federation.declared),
+    )
     grid = Metered(
-        Branch(number, "b", holdings(experiment, number), scratch / "state" / str(number)) for number in range(count)
+        Branch(number, "b", holdings(experiment, number), scratch / "state" / str(number))
+        for number in range(count)
     )
     grid.meter = Meter()
-    post = Post(grid, experiment.dataset.classes, count, list(experiment.dataset.train_images.shape[1:]))
+    post = Post(
+        grid, experiment.dataset.classes, count, list(experiment.dataset.train_images.shape[1:])
+    )
     declared = post.enrol()
     plan = Plan.of(experiment.config, experiment.dataset)
     common = (federation, old.executor, old.block, old.quorum, old.stretch)
-    placement = Flower(*common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef")
+    placement = Flower(
+        *common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef"
+    )
     spent, exchange = 0.0, Post.exchange
 
     def timed(*arguments: Any) -> Any:
@@ -231,10 +277,16 @@ def of_here(experiment: Experiment, scratch: Path) -> dict[str, Any]:
         return call
 
     count = len(experiment.federation.declared)
-    with patch.object(Visit, "take", timed(Visit.take)), patch.object(Ledger, "take", timed(Ledger.take)):
+    with (
+        patch.object(Visit, "take", timed(Visit.take)),
+        patch.object(Ledger, "take", timed(Ledger.take)),
+    ):
         for line in rounds(experiment, scratch / "here"):
             cpu, trained, spent = spent, line["answered"], 0.0
-    return {"gate_ms": 1000 * cpu / max(1, trained), "simulation_disk": clients_part(scratch / "here", count)}
+    return {
+        "gate_ms": 1000 * cpu / max(1, trained),
+        "simulation_disk": clients_part(scratch / "here", count),
+    }
 
 
 def rounds(experiment: Experiment, out: Path) -> Iterator[dict[str, Any]]:
@@ -254,10 +306,14 @@ def holdings(experiment: Experiment, number: int) -> Callable[[Any], Any]:
 
 
 def clients_part(folder: Path, count: int) -> float:
-    """Bytes of a run folder that there are for each client: its file, its entries in the index and the split."""
+    """Bytes of a run folder that there are for each client: its file, its entries in the index and
+    the split.
+    """
     index = json.loads((folder / "checkpoint" / "current.json").read_bytes())["content"]["files"]
     states = sum(
-        (folder / "checkpoint" / each["file"]).stat().st_size for name, each in index.items() if name != "state"
+        (folder / "checkpoint" / each["file"]).stat().st_size
+        for name, each in index.items()
+        if name != "state"
     )
     entries = sum(len(json.dumps({name: each})) for name, each in index.items() if name != "state")
     return float(states + entries + (folder / "split.json").stat().st_size) / count
@@ -292,23 +348,38 @@ def clocked() -> Iterator[Callable[[], float]]:
     over[0] = 1000 * (time.process_time() - began)
 
 
-def show(rows: list[dict[str, Any]], hub: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def show(
+    rows: list[dict[str, Any]], hub: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
     most = max(row["nodes"] for row in rows)
     large = [row for row in rows if row["nodes"] == most]
     console = Console(width=180)
     console.print(measured_table(rows, large))
     for count in FLEETS:
         console.print(extrapolated(large, count, hub))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
-    notes = {"options": {k: str(v) for k, v in vars(options).items()}, **machine, "torch": torch.__version__}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    machine = {
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+    }
+    notes = {
+        "options": {k: str(v) for k, v in vars(options).items()},
+        **machine,
+        "torch": torch.__version__,
+    }
     options.out.parent.mkdir(exist_ok=True)
     content = {**notes, "commit": commit, "measured": rows, "hub": hub}
     options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def measured_table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> Table:
-    title = f"a round, by branch that was asked; {large[0]['nodes']} branches; least and most hub CPU of all numbers"
+    title = (
+        f"a round, by branch that was asked; {large[0]['nodes']} branches; least and most hub CPU "
+        "of all numbers"
+    )
     table = Table("method", "model", title=title)
     for column in (
         "kB down",
@@ -322,11 +393,20 @@ def measured_table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> T
     ):
         table.add_column(column, justify="right")
     for row in large:
-        same = [each["hub_ms"] for each in rows if (each["method"], each["model"]) == (row["method"], row["model"])]
+        same = [
+            each["hub_ms"]
+            for each in rows
+            if (each["method"], each["model"]) == (row["method"], row["model"])
+        ]
         numbers = [row["down"] / 1e3, row["up"] / 1e3, row["hub_ms"]]
         texts = [f"{number:.1f}" for number in numbers] + [f"{min(same):.1f}-{max(same):.1f}"]
         gate = f"{row['gate_ms']:.2f}" if "gate_ms" in row else ""
-        texts += [f"{row['waiting'] / 1e3:.1f}", gate, f"{row['hub_disk']:.0f}", f"{row['branch_disk'] / 1e3:.1f}"]
+        texts += [
+            f"{row['waiting'] / 1e3:.1f}",
+            gate,
+            f"{row['hub_disk']:.0f}",
+            f"{row['branch_disk'] / 1e3:.1f}",
+        ]
         table.add_row(row["method"], row["model"], *texts)
     return table
 
@@ -334,33 +414,54 @@ def measured_table(rows: list[dict[str, Any]], large: list[dict[str, Any]]) -> T
 def extrapolated(large: list[dict[str, Any]], count: int, hub: list[dict[str, Any]]) -> Table:
     """The measured numbers a branch, times so many branches."""
     own = next(each for each in hub if each["branches"] == count)
-    title = f"{count:,} branches, all asked, multiplied; of the hub CPU, the index: {own['index_ms'] / 1000:,.2f} s"
+    title = (
+        f"{count:,} branches, all asked, multiplied; of the hub CPU, the index: "
+        f"{own['index_ms'] / 1000:,.2f} s"
+    )
     table = Table("method", "model", title=title)
     for column in ("GB down", "GB up", "hub CPU s", "hub memory GB", "hub disk GB"):
         table.add_column(column, justify="right")
     for row in large:
-        values = [row["down"] / 1e9, row["up"] / 1e9, row["hub_ms"] / 1e3, row["waiting"] / 1e9, row["hub_disk"] / 1e9]
+        values = [
+            row["down"] / 1e9,
+            row["up"] / 1e9,
+            row["hub_ms"] / 1e3,
+            row["waiting"] / 1e9,
+            row["hub_disk"] / 1e9,
+        ]
         table.add_row(row["method"], row["model"], *(f"{count * value:,.3g}" for value in values))
     return table
 
 
 def page(content: dict[str, Any]) -> str:
-    """The tables of docs/scale.md: fleets of branches of SemiFL, and what one branch of every method costs."""
+    """The tables of docs/scale.md: fleets of branches of SemiFL, and what one branch of every
+    method costs.
+    """
     most = max(row["nodes"] for row in content["measured"])
     rows = [row for row in content["measured"] if row["nodes"] == most]
     sizes = ("down", "up", "waiting", "hub_disk")
-    fleets = ["| SemiFL with | branches | down | up | hub CPU | hub memory | hub disk |", "|---" * 7 + "|"]
+    fleets = [
+        "| SemiFL with | branches | down | up | hub CPU | hub memory | hub disk |",
+        "|---" * 7 + "|",
+    ]
     for row in rows:
         for own in content["hub"] if row["method"] == "semifl" else ():
             count = own["branches"]
             down, up, memory, disk = (in_bytes(count * row[kind]) for kind in sizes)
             cpu = in_time((count * row["hub_ms"] + own["index_ms"]) / 1e3)
-            fleets.append(f"| {row['model']} | {count:,} | {down} | {up} | {cpu} | {memory} | {disk} |")
-    each = ["| method | down | up | hub CPU | hub memory | hub disk | its own disk |", "|---" * 7 + "|"]
+            fleets.append(
+                f"| {row['model']} | {count:,} | {down} | {up} | {cpu} | {memory} | {disk} |"
+            )
+    each = [
+        "| method | down | up | hub CPU | hub memory | hub disk | its own disk |",
+        "|---" * 7 + "|",
+    ]
     for row in rows:
         name = row["method"] if row["model"] == "cnn" else f"{row['method']}, {row['model']}"
         down, up, memory, disk, own_disk = (in_bytes(row[kind]) for kind in (*sizes, "branch_disk"))
-        each.append(f"| {name} | {down} | {up} | {row['hub_ms']:.1f} ms | {memory} | {disk} | {own_disk} |")
+        each.append(
+            f"| {name} | {down} | {up} | {row['hub_ms']:.1f} ms | {memory} | {disk} | {own_disk} |"
+        )
     return "\n".join([*fleets, "", *each])
 
 

@@ -1,4 +1,5 @@
-"""Claim: a round costs what its active clients cost; registered ones cost nothing, and memory does not grow by rounds.
+"""Claim: a round costs what its active clients cost; registered ones cost nothing, and memory does
+not grow by rounds.
 
 SemiFL, seconds a round and peak memory, each cell in a process of its own:
 
@@ -8,11 +9,14 @@ SemiFL, seconds a round and peak memory, each cell in a process of its own:
     workers      1 and 2 processes (CPU only)
     rounds       memory after 100 and after 1,000 rounds
 
-    python benchmarks/scaling.py                                        # digits and noise, minutes on a laptop
-    python benchmarks/scaling.py --data cifar10 --data-root DATA --model wrn-28-2 --compile --half --only active,seeds
+    # Digits and noise, minutes on a laptop.
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --data cifar10 --data-root DATA --model wrn-28-2 --half --compile \\
+        --only active,seeds
 
-Prints a table and writes benchmarks/results/scaling.json (or --out). Seconds are the median of the rounds after the
-first two, in which steps are compiled and captured; memory is what the process had at most (on CUDA: what torch had).
+Prints a table and writes benchmarks/results/scaling.json (or --out). Seconds are the median of the
+rounds after the first two, in which steps are compiled and captured; memory is what the process had
+at most (on CUDA: what torch had).
 """
 
 import argparse
@@ -62,7 +66,9 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", default="digits")
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--model", default="cnn")
@@ -72,7 +78,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--rounds", type=int, default=6, help="rounds that are timed")
     parser.add_argument("--only", default=None, help="some of: " + ", ".join(AXES))
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "scaling.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "scaling.json"
+    )
     parser.add_argument("--cell", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -89,12 +97,22 @@ def measured(axis: str, value: int) -> dict[str, Any]:
 
 def cell(axis: str, value: int, options: argparse.Namespace) -> dict[str, Any]:
     common = {
-        "data": options.data, "data_root": options.data_root, "model": options.model, "clients": 100,
+        "data": options.data,
+        "data_root": options.data_root,
+        "model": options.model,
+        "clients": 100,
         "labels": options.labels or ("hub:4000" if options.data == "cifar10" else "hub:20"),
-        "hub_batch": 250 if options.data == "cifar10" else 10, "compile": options.compile, "half": options.half,
-        "deterministic": options.deterministic, "executor": "stack", "threshold": 0.0, "rounds": options.rounds + 2,
-        "evaluate_every": 10**6, "active": 0.1, "block": 128,
-    }  # fmt: skip
+        "hub_batch": 250 if options.data == "cifar10" else 10,
+        "compile": options.compile,
+        "half": options.half,
+        "deterministic": options.deterministic,
+        "executor": "stack",
+        "threshold": 0.0,
+        "rounds": options.rounds + 2,
+        "evaluate_every": 10**6,
+        "active": 0.1,
+        "block": 128,
+    }
     with tempfile.TemporaryDirectory() as folder:
         changes = settings(axis, value, Path(folder), options)
         count = value if axis == "seeds" else 1
@@ -114,9 +132,20 @@ def settings(axis: str, value: int, folder: Path, options: argparse.Namespace) -
     if axis == "active":
         return {"active": value / 100}
     if axis == "registered":
-        return {**noise(value, folder), "active": 10 / value, "statistics_from": "hub", "model": "cnn"}
+        return {
+            **noise(value, folder),
+            "active": 10 / value,
+            "statistics_from": "hub",
+            "model": "cnn",
+        }
     if axis == "workers":
-        return {"executor": "loop", "block": 2, "placement": "workers", "workers": value, "epochs": 5}
+        return {
+            "executor": "loop",
+            "block": 2,
+            "placement": "workers",
+            "workers": value,
+            "epochs": 5,
+        }
     if axis == "rounds":
         return {**noise(50, folder), "model": "mlp", "epochs": 1, "rounds": 1000}
     return {}
@@ -129,9 +158,14 @@ def noise(clients: int, folder: Path) -> dict[str, Any]:
     labels = np.arange(40) % 4
     ids = np.repeat(np.arange(clients), 5)
     np.savez(
-        folder / "noise.npz", hub_images=images[:40], hub_labels=labels, client_images=images[40:], client_ids=ids,
-        test_images=images[:40], test_labels=labels,
-    )  # fmt: skip
+        folder / "noise.npz",
+        hub_images=images[:40],
+        hub_labels=labels,
+        client_images=images[40:],
+        client_ids=ids,
+        test_images=images[:40],
+        test_labels=labels,
+    )
     return {"data": "npz", "data_root": str(folder / "noise.npz"), "labels": None, "clients": None}
 
 
@@ -144,12 +178,20 @@ def memory() -> float:
 def show(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     from clients import commit, machine
 
-    table = Table("axis", "value", "seconds a round", "peak MB", title=f"scaling of SemiFL, {machine()}")
+    table = Table(
+        "axis", "value", "seconds a round", "peak MB", title=f"scaling of SemiFL, {machine()}"
+    )
     for row in rows:
         note = f"{row['mb_after_100']} after 100" if "mb_after_100" in row else ""
-        table.add_row(row["axis"], f"{row['value']:,}", f"{row['seconds']:.3f}", f"{row['peak_mb']} {note}")
+        table.add_row(
+            row["axis"], f"{row['value']:,}", f"{row['seconds']:.3f}", f"{row['peak_mb']} {note}"
+        )
     Console().print(table)
-    facts = {"machine": machine(), "commit": commit(), "options": {k: str(v) for k, v in vars(options).items()}}
+    facts = {
+        "machine": machine(),
+        "commit": commit(),
+        "options": {k: str(v) for k, v in vars(options).items()},
+    }
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 

@@ -1,12 +1,14 @@
-"""Claim: clients with large batches and wide nets train side by side at two thirds of the rate of one shared model.
+"""Claim: clients with large batches and wide nets train side by side at two thirds of the rate of
+one shared model.
 
-One training step of HASSLE's supervised model: eight clients, each its own ResNet-8 and 128 images, compiled in bf16;
-and the bound, one shared model on all their images.
+One training step of HASSLE's supervised model: eight clients, each its own ResNet-8 and 128 images,
+compiled in bf16; and the bound, one shared model on all their images.
 
     python benchmarks/step.py                                        # wants a GPU
     python benchmarks/step.py --clients 2 --batch 4 --steps 2        # does it run at all?
 
-Prints milliseconds a step, the median of three times `--steps` steps after a first time that compiles.
+Prints milliseconds a step, the median of three times `--steps` steps after a first time that
+compiles.
 """
 
 import argparse
@@ -30,7 +32,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, value in {"clients": 8, "batch": 128, "steps": 192}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
@@ -55,7 +59,9 @@ def trainings(clients: int, batch: int, steps: int) -> list[Train]:
     net = Architecture("resnet8", (3, 32, 32), 10, norm="running")
     start, other = (net.initial(key, device=DEVICE) for key in (1, 2))
     shares = torch.arange(IMAGES // clients * clients, device=DEVICE).chunk(clients)
-    streams = [{"images": Stream(Images(store, own, own % 10), view="weak", batch=batch)} for own in shares]
+    streams = [
+        {"images": Stream(Images(store, own, own % 10), view="weak", batch=batch)} for own in shares
+    ]
     loss, frozen = Hassle().dual_loss, {"other": other.parameters}
     return [Train(start, each, loss, SGD(0.1, 0.9), steps=steps, frozen=frozen) for each in streams]
 

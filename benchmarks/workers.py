@@ -1,21 +1,26 @@
-"""Claim: a worker process costs next to nothing over `here`, two share a round, and on Ray they cost a little more.
+"""Claim: a worker process costs next to nothing over `here`, two share a round, and on Ray they
+cost a little more.
 
-SemiFL on scikit-learn's digits, all 20 clients in every round, in blocks of 4. The placements `here`, and `workers` and
-`ray` with one process and with two play the same rounds in turns in one run. They go on from round 12, for in the first
-rounds hardly a pseudo-label is confident and no client trains; the first six rounds of each warm up.
+SemiFL on scikit-learn's digits, all 20 clients in every round, in blocks of 4. The placements
+`here`, and `workers` and `ray` with one process and with two play the same rounds in turns in one
+run. They go on from round 12, for in the first rounds hardly a pseudo-label is confident and no
+client trains; the first six rounds of each warm up.
 
     OMP_NUM_THREADS=1 python benchmarks/workers.py
 
-Prints two tables and writes benchmarks/results/workers.json (or --out). The first: medians over the rounds of the
-seconds a round and of those in which clients were served (the hub trains in between, in one process), and of their
-ratios to `here` in the same turn. One process tells what sending to and fro costs. The script stops if a bit differs.
-On a machine with other work two processes get less than two cores; so the load is printed along, and the CPU time of
-the hub and the busiest worker together: an estimate of a round if nothing else ran, not a measurement. Five blocks on
-two workers make 0.6 the least that is possible. CPU seconds of `ray` include those of Ray's own processes.
+Prints two tables and writes benchmarks/results/workers.json (or --out). The first: medians over the
+rounds of the seconds a round and of those in which clients were served (the hub trains in between,
+in one process), and of their ratios to `here` in the same turn. One process tells what sending to
+and fro costs. The script stops if a bit differs. On a machine with other work two processes get
+less than two cores; so the load is printed along, and the CPU time of the hub and the busiest
+worker together: an estimate of a round if nothing else ran, not a measurement. Five blocks on two
+workers make 0.6 the least that is possible. CPU seconds of `ray` include those of Ray's own
+processes.
 
-The second table has what other work disturbs least: milliseconds of an exchange in which 20 clients just send back what
-they got, a model of 25 kB and one of 6 MB: the least of some turns of ten exchanges. That is all that a placement adds
-to a round. Starting is not part of it: its seconds are in the JSON.
+The second table has what other work disturbs least: milliseconds of an exchange in which 20 clients
+just send back what they got, a model of 25 kB and one of 6 MB: the least of some turns of ten
+exchanges. That is all that a placement adds to a round. Starting is not part of it: its seconds are
+in the JSON.
 """
 
 import argparse
@@ -63,12 +68,16 @@ TIMES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=5, help="rounds that are timed")
     parser.add_argument("--begin", type=int, default=12, help="rounds that are played before")
     parser.add_argument("--turns", type=int, default=5, help="turns of ten empty exchanges")
     parser.add_argument("--model", default="cnn")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "workers.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "workers.json"
+    )
     options = parser.parse_args()
     began = time.perf_counter()
     connect(3)  # the actors of both rows at once
@@ -78,9 +87,13 @@ def main() -> None:
         began = time.perf_counter()
         experiment.placement.__enter__()
         starting[name] = time.perf_counter() - began
-    system = descendants() - {pid for experiment in experiments.values() for pid in pids(experiment)}
+    system = descendants() - {
+        pid for experiment in experiments.values() for pid in pids(experiment)
+    }
     systems = {name: system if name.startswith("ray") else set() for name in experiments}
-    sent = {model: sending(experiments, systems, model, options.turns) for model in ("cnn", "wrn-28-2")}
+    sent = {
+        model: sending(experiments, systems, model, options.turns) for model in ("cnn", "wrn-28-2")
+    }
     rows = summary(measured(experiments, systems, options.begin, options.repeat))
     show(rows, sent, options, starting)
 
@@ -89,33 +102,49 @@ def variants(options: argparse.Namespace) -> dict[str, Experiment]:
     """The same experiment under each placement."""
     rounds = options.begin + WARM + options.repeat
     engine = {"executor": "loop", "device": "cpu", "block": 4, "evaluate_every": rounds + 1}
-    setting = {"data": "digits", "clients": 20, "active": 1.0, "model": options.model, "rounds": rounds + 1}
+    setting = {
+        "data": "digits",
+        "clients": 20,
+        "active": 1.0,
+        "model": options.model,
+        "rounds": rounds + 1,
+    }
     experiment = prepare(configure("semifl", **setting, **engine))
     old = experiment.placement
     common = (old.federation, old.executor, old.block, old.quorum, old.stretch, old.observe)
     several = {f"workers {count}": Workers(*common, workers=count) for count in (1, 2)}
     several |= {f"ray {count}": Workers(*common, workers=count, crew=RayCrew) for count in (1, 2)}
-    return {name: replace(experiment, placement=each) for name, each in {"here": old, **several}.items()}
+    return {
+        name: replace(experiment, placement=each) for name, each in {"here": old, **several}.items()
+    }
 
 
-def measured(experiments: dict[str, Experiment], systems: dict[str, set[int]], begin: int, repeat: int) -> Measures:
+def measured(
+    experiments: dict[str, Experiment], systems: dict[str, set[int]], begin: int, repeat: int
+) -> Measures:
     """A line of measures a round and placement; the placements take turns."""
     first = Progress(0, experiments["here"].start(), Kept(), [])
     for number in range(1, begin + 1):
         play_round(experiments["here"], first, number)
-    progress = {name: replace(first, kept=Kept(dict(first.kept.states)), history=[]) for name in experiments}
+    progress = {
+        name: replace(first, kept=Kept(dict(first.kept.states)), history=[]) for name in experiments
+    }
     measures: Measures = {name: [] for name in experiments}
     for number in range(begin + 1, begin + WARM + repeat + 1):
         for name, experiment in experiments.items():
             measures[name].append(one_round(experiment, progress[name], number, systems[name]))
         for name in experiments:
-            assert bits(progress[name]) == bits(progress["here"]), f"{name} differs from here in round {number}"
+            assert bits(progress[name]) == bits(progress["here"]), (
+                f"{name} differs from here in round {number}"
+            )
     for experiment in experiments.values():
         experiment.placement.__exit__()
     return {name: lines[WARM:] for name, lines in measures.items()}
 
 
-def one_round(experiment: Experiment, progress: Progress, number: int, system: set[int]) -> dict[str, float]:
+def one_round(
+    experiment: Experiment, progress: Progress, number: int, system: set[int]
+) -> dict[str, float]:
     serving, original = 0.0, Here.exchange
 
     def timed(*arguments: Any) -> Any:
@@ -130,16 +159,25 @@ def one_round(experiment: Experiment, progress: Progress, number: int, system: s
     return {**spent, "serving": serving, "trained": progress.history[-1]["answered"]}
 
 
-def sending(experiments: dict[str, Experiment], systems: dict[str, set[int]], model: str, turns: int) -> Rows:
+def sending(
+    experiments: dict[str, Experiment], systems: dict[str, set[int]], model: str, turns: int
+) -> Rows:
     """Milliseconds of an exchange in which nobody computes: the least over the turns."""
     sent = Architecture(model, (1, 8, 8), 10).initial(0)
     exchange = Exchange(Ask(echo, range(20), {"model": sent}), 1, 1, 0)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in experiments}
     for _ in range(turns + 1):
         for name, experiment in experiments.items():
-            found[name].append(clocked(experiment, systems[name], partial(ten_times, experiment.placement, exchange)))
+            found[name].append(
+                clocked(
+                    experiment, systems[name], partial(ten_times, experiment.placement, exchange)
+                )
+            )
     kinds = ("round", "cpu", "system")
-    return {name: {kind: 100 * min(own[kind] for own in all[1:]) for kind in kinds} for name, all in found.items()}
+    return {
+        name: {kind: 100 * min(own[kind] for own in all[1:]) for kind in kinds}
+        for name, all in found.items()
+    }
 
 
 def ten_times(place: Here, exchange: Exchange) -> None:
@@ -154,7 +192,9 @@ def echo(me: Me, message: Record) -> Any:
 
 
 def clocked(experiment: Experiment, system: set[int], work: Callable[[], Any]) -> dict[str, float]:
-    """Seconds of the work: by the clock, of CPU, of hub and busiest worker, and of Ray's own processes."""
+    """Seconds of the work: by the clock, of CPU, of hub and busiest worker, and of Ray's own
+    processes.
+    """
     workers = pids(experiment)
 
     def used() -> list[float]:
@@ -178,9 +218,15 @@ def pids(experiment: Experiment) -> list[int]:
 
 def descendants() -> set[int]:
     """All processes that come from this one."""
-    parents = {int(path.parent.name): int(stat(path)[1]) for path in Path("/proc").glob("[0-9]*/stat") if stat(path)}
+    parents = {
+        int(path.parent.name): int(stat(path)[1])
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if stat(path)
+    }
     found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in {os.getpid(), *found}} - found:
+    while (
+        more := {pid for pid, parent in parents.items() if parent in {os.getpid(), *found}} - found
+    ):
         found |= more
     return found
 
@@ -199,14 +245,22 @@ def stat(path: Path) -> list[str]:
 
 
 def bits(progress: Progress) -> dict[str, bytes]:
-    found = tree.named({"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))})
+    found = tree.named(
+        {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
+    )
     return {name: leaf.numpy().tobytes() for name, leaf in found.items()}
 
 
 def summary(measures: Measures) -> Rows:
     return {
-        name: {kind: statistics.median(line[kind] for line in lines) for kind in (*TIMES, "trained")}
-        | {f"{kind} ratio": ratio(lines, measures["here"], kind) for kind in TIMES if kind != "system"}
+        name: {
+            kind: statistics.median(line[kind] for line in lines) for kind in (*TIMES, "trained")
+        }
+        | {
+            f"{kind} ratio": ratio(lines, measures["here"], kind)
+            for kind in TIMES
+            if kind != "system"
+        }
         for name, lines in measures.items()
     }
 
@@ -215,12 +269,19 @@ def ratio(lines: list[dict[str, float]], others: list[dict[str, float]], kind: s
     return statistics.median(a[kind] / b[kind] for a, b in zip(lines, others, strict=True))
 
 
-def show(rows: Rows, sent: dict[str, Rows], options: argparse.Namespace, starting: dict[str, float]) -> None:
+def show(
+    rows: Rows, sent: dict[str, Rows], options: argparse.Namespace, starting: dict[str, float]
+) -> None:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    title = f"SemiFL on digits, {options.model}, 20 clients in blocks of 4; load {load:.1f} on {cores} cores"
+    title = (
+        f"SemiFL on digits, {options.model}, 20 clients in blocks of 4; load {load:.1f} on {cores} "
+        "cores"
+    )
     table = Table(title=title)
     table.add_column("placement")
-    columns = [column for kind in TIMES for column in (kind, f"{kind} ratio") if column != "system ratio"]
+    columns = [
+        column for kind in TIMES for column in (kind, f"{kind} ratio") if column != "system ratio"
+    ]
     for column in (*(TIMES.get(column, "/ here") for column in columns), "clients that trained"):
         table.add_column(column, justify="right")
     for name, row in rows.items():
@@ -229,17 +290,31 @@ def show(rows: Rows, sent: dict[str, Rows], options: argparse.Namespace, startin
     console = Console(width=160)
     console.print(table)
     console.print(sending_table(sent))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = {"machine": platform.machine(), "cores": cores, "load": load, "torch": torch.__version__}
-    notes = {"options": {name: str(value) for name, value in vars(options).items()}, **machine, "commit": commit}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    machine = {
+        "machine": platform.machine(),
+        "cores": cores,
+        "load": load,
+        "torch": torch.__version__,
+    }
+    notes = {
+        "options": {name: str(value) for name, value in vars(options).items()},
+        **machine,
+        "commit": commit,
+    }
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(
-        json.dumps({**notes, "seconds to start": starting, "rows": rows, "sending": sent}, indent=1) + "\n"
+        json.dumps({**notes, "seconds to start": starting, "rows": rows, "sending": sent}, indent=1)
+        + "\n"
     )
 
 
 def sending_table(sent: dict[str, Rows]) -> Table:
-    table = Table("placement", title="ms of an exchange in which 20 clients send back what they got")
+    table = Table(
+        "placement", title="ms of an exchange in which 20 clients send back what they got"
+    )
     for model in sent:
         for column in ("", "of CPU", "of Ray's own"):
             table.add_column(f"{model} {column}".strip(), justify="right")

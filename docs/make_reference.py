@@ -1,4 +1,6 @@
-"""Writes docs/reference from the code: `make docs`. Nobody edits these pages; tests/test_docs.py compares them."""
+"""Writes docs/reference from the code: `make docs`. Nobody edits these pages; tests/test_docs.py
+compares them.
+"""
 
 import ast
 import inspect
@@ -33,19 +35,39 @@ MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it
 SHARED = set(inspect.signature(configuration).parameters) - {"method"}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
-#: What a method is handed, in the order in which its writer meets it, and the modules of pieces for its losses.
-HANDED = (Hub, Me, Declared, Images, Predictions, Trained, Reply, Model, Mixture, Batch, Sample, Record, SGD, Expect)
+#: What a method is handed, in the order in which its writer meets it, and the modules of pieces for
+#: its losses.
+HANDED = (
+    Hub,
+    Me,
+    Declared,
+    Images,
+    Predictions,
+    Trained,
+    Reply,
+    Model,
+    Mixture,
+    Batch,
+    Sample,
+    Record,
+    SGD,
+    Expect,
+)
 PIECES = (losses, randomness, common, tree)
 
 #: The lines of metrics.jsonl; tests/test_docs.py holds this to what runs write.
 METRICS = {
     "round": "which round, from 1 on",
     "final": "true in the line of what a method does after its last round, if it does something",
-    "accuracy": "share of the test images that each predictor gets right, by its name; in rounds with a test",
+    "accuracy": (
+        "share of the test images that each predictor gets right, by its name; in rounds with a "
+        "test"
+    ),
     "loss": "mean cross-entropy of each predictor on the test images; null where it is no number",
     "per_class": "accuracy by class of each predictor; null for a class without test images",
     "pseudo": "pseudo-labels of the round's clients against the truth, which the evaluator alone has: `accuracy` of "
-    "all, `confident_share`, `confident_accuracy`; of real branches `confident_share` alone: nobody knows the truth",
+    "all, `confident_share`, `confident_accuracy`; of real branches `confident_share` alone: "
+    "nobody knows the truth",
     "report": "means over clients of what the method reports, such as its loss",
     "answered": "clients whose uploads to training were admitted",
     "abstained": "clients that were asked to train and had nothing to send",
@@ -53,8 +75,13 @@ METRICS = {
     "bytes_down": "tensors sent to clients",
     "bytes_up": "tensors received from clients",
     "seconds": "wall time of the round; of several seeds side by side, this one's share",
-    "phases": "where the seconds went: `clients`, `hub`, `averaging`, `test`, and `write`, that of the round before",
-    "widest": "on a GPU whose memory was too small: how many clients were stacked at most from then on",
+    "phases": (
+        "where the seconds went: `clients`, `hub`, `averaging`, `test`, and `write`, that of the "
+        "round before"
+    ),
+    "widest": (
+        "on a GPU whose memory was too small: how many clients were stacked at most from then on"
+    ),
 }
 #: What lies in a run folder; tests/test_docs.py holds this to what runs write, too.
 FILES = {
@@ -62,13 +89,21 @@ FILES = {
     "split.json": "who holds what: the numbers of images, with a checksum; `--split-file` takes it",
     "metrics.jsonl": "a line of JSON a round, see below",
     "lock": "locked by the process that is at work here; empty",
-    "checkpoint": "a folder with the last finished round: `current.json` names its files and their SHA-256",
-    "model.safetensors": "the final predictors of a finished run; `fedglean predict` and `fedglean export` read it",
+    "checkpoint": (
+        "a folder with the last finished round: `current.json` names its files and their SHA-256"
+    ),
+    "model.safetensors": (
+        "the final predictors of a finished run; `fedglean predict` and `fedglean export` read it"
+    ),
     "curves.png": "accuracy by round",
     "report.html": "where `fedglean report` was asked for it",
-    "seeds.json": "in the folder of several seeds: which they are; each has a run folder `seed-N` of its own",
+    "seeds.json": (
+        "in the folder of several seeds: which they are; each has a run folder `seed-N` of its own"
+    ),
     "done.json": "in the folder of several seeds: how many rounds are finished for all of them",
-    "compare.json": "in the folder of a comparison: what is compared, and the numbers once all is done",
+    "compare.json": (
+        "in the folder of a comparison: what is compared, and the numbers once all is done"
+    ),
     "federation.json": "of a real federation: its name and what the branches declared",
     "flower": "of a real federation: a folder with Flower's files and logs",
 }
@@ -97,7 +132,9 @@ def _page(parts: Iterable[str]) -> str:
 def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     heading = list(heading)
     lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+    )
 
 
 def _cell(text: Any) -> str:
@@ -107,15 +144,18 @@ def _cell(text: Any) -> str:
 def commands() -> str:
     found = dict(_all_commands(typer.main.get_command(app), "fedglean"))
     shared = [each for each in found["fedglean run"].params if each.name in SHARED]
-    return _page([
-        "# Commands",
-        "`fedglean COMMAND --help` prints the same. Options of a configuration, which several commands take, are "
-        "listed once, at the end; `--set` gives any other [key](configuration.md) or "
-        "[setting of the method](methods.md).",
-        *(_command(name, command) for name, command in found.items()),
-        "## Options of a configuration",
-        _options(shared),
-    ])  # fmt: skip
+    return _page(
+        [
+            "# Commands",
+            "`fedglean COMMAND --help` prints the same. Options of a configuration, which several "
+            "commands take, are "
+            "listed once, at the end; `--set` gives any other [key](configuration.md) or "
+            "[setting of the method](methods.md).",
+            *(_command(name, command) for name, command in found.items()),
+            "## Options of a configuration",
+            _options(shared),
+        ]
+    )
 
 
 def _all_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -128,7 +168,11 @@ def _all_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _command(name: str, command: Any) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    own = [each for each in command.params if each.param_type_name == "option" and each.name not in SHARED]
+    own = [
+        each
+        for each in command.params
+        if each.param_type_name == "option" and each.name not in SHARED
+    ]
     lacking = SHARED - {each.name for each in command.params}
     takes_shared = len(lacking) < len(SHARED) / 2
     if not takes_shared:
@@ -138,14 +182,20 @@ def _command(name: str, command: Any) -> str:
     parts = [f"## {name}", f"```text\n{usage}\n```", inspect.cleandoc(command.help or "")]
     # Read off the function: with click 8.5 typer forgets what arguments mean.
     declared = get_params_from_function(command.callback)
-    meanings = [[f"`{each.name}`", getattr(declared[each.name].default, "help", "") or ""] for each in arguments]
+    meanings = [
+        [f"`{each.name}`", getattr(declared[each.name].default, "help", "") or ""]
+        for each in arguments
+    ]
     if any(meaning for _, meaning in meanings):
         parts.append(table(["argument", "meaning"], meanings))
     if own:
         parts.append(_options(own))
     if takes_shared:
         but = " and ".join(f"`--{option}`" for option in sorted(lacking))
-        parts.append(f"And the [options of a configuration](#options-of-a-configuration){but and f' but {but}'}.")
+        parts.append(
+            "And the [options of a "
+            f"configuration](#options-of-a-configuration){but and f' but {but}'}."
+        )
     return _page(parts)
 
 
@@ -154,7 +204,9 @@ def _options(options: Iterable[Any]) -> str:
     for each in options:
         flags = ", ".join(f"`{flag}`" for flag in [*each.opts, *each.secondary_opts])
         given = each.opts[0] if each.default is True else each.default
-        default = "required" if each.required else "" if given in (None, False, []) else f"`{given}`"
+        default = (
+            "required" if each.required else "" if given in (None, False, []) else f"`{given}`"
+        )
         rows.append([flags, default, each.help or ""])
     return table(["option", "default", "meaning"], rows)
 
@@ -164,17 +216,27 @@ def configuration_keys() -> str:
     method = ["`method`", "", "", "text", "one of [the methods](methods.md)"]
     parts = [
         "# Configuration",
-        "`fedglean config METHOD` prints a whole configuration as TOML, `fedglean run --config FILE` takes one. "
-        "Layers, the weak ones first: the defaults below, what the method brings along ([methods](methods.md)), a "
-        "preset, a file, flags. Unknown keys and values out of bounds are refused before anything is loaded.",
-        "On the command line and in Python a key has a short name: `--set gate.quorum=0.3` is `--set quorum=0.3`.",
+        "`fedglean config METHOD` prints a whole configuration as TOML, `fedglean run --config "
+        "FILE` takes one. "
+        "Layers, the weak ones first: the defaults below, what the method brings along "
+        "([methods](methods.md)), a "
+        "preset, a file, flags. Unknown keys and values out of bounds are refused before anything "
+        "is loaded.",
+        "On the command line and in Python a key has a short name: `--set gate.quorum=0.3` is "
+        "`--set quorum=0.3`.",
         "## At the top",
         table(heading, [method, *_keys(Config, "")]),
     ]
     for name, kind in get_type_hints(Config).items():
         if is_dataclass(kind):
             parts += [f"## [{name}]", table(heading, _keys(kind, f"{name}."))]
-    return _page([*parts, "## [settings]", "The settings of the method: [methods](methods.md) has those of each."])
+    return _page(
+        [
+            *parts,
+            "## [settings]",
+            "The settings of the method: [methods](methods.md) has those of each.",
+        ]
+    )
 
 
 def _keys(kind: Any, prefix: str) -> Iterator[list[str]]:
@@ -191,13 +253,20 @@ def _fields(kind: Any, instead: Mapping[str, Any] | None = None) -> Iterator[tup
             default = _value(field.default)
             if field.name in instead and instead[field.name] != field.default:
                 default = f"{_value(instead[field.name])} (class: {default})"
-            yield field.name, [default, _values(hints[field.name], field.metadata), field.metadata["help"]]
+            yield (
+                field.name,
+                [default, _values(hints[field.name], field.metadata), field.metadata["help"]],
+            )
 
 
 def _value(value: Any) -> str:
     if value is MISSING:
         return ""
-    return "`none`" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return (
+        "`none`"
+        if value is None
+        else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    )
 
 
 def _values(hint: Any, limits: Mapping[str, Any]) -> str:
@@ -206,7 +275,11 @@ def _values(hint: Any, limits: Mapping[str, Any]) -> str:
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     low, high = (_number(limits.get(bound)) for bound in ("low", "high"))
     bounds = (f" from {low}" if low else "") + (f" to {high}" if high else "")
-    return " or ".join(WORDS[kind] for kind in kinds) + bounds + (", or `none`" if type(None) in get_args(hint) else "")
+    return (
+        " or ".join(WORDS[kind] for kind in kinds)
+        + bounds
+        + (", or `none`" if type(None) in get_args(hint) else "")
+    )
 
 
 def _number(value: float | None) -> str:
@@ -216,15 +289,22 @@ def _number(value: float | None) -> str:
 def methods() -> str:
     parts = [
         "# Methods and their settings",
-        "`fedglean run METHOD --set NAME=VALUE`. Defaults are those of `fedglean run METHOD`, which suit digits; where "
+        "`fedglean run METHOD --set NAME=VALUE`. Defaults are those of `fedglean run METHOD`, "
+        "which suit digits; where "
         "they differ from the method's class, as its authors have it, that value follows. "
-        "[../methods.md](../methods.md) says what each sends, keeps and where it differs from the released code.",
+        "[../methods.md](../methods.md) says what each sends, keeps and where it differs from the "
+        "released code.",
     ]
     for name, entry in METHODS.items():
         brings = ", ".join(
-            f"`{key} = {value}`" for key, value in _flat(entry.defaults) if not key.startswith("settings.")
+            f"`{key} = {value}`"
+            for key, value in _flat(entry.defaults)
+            if not key.startswith("settings.")
         )
-        rows = [[f"`{field}`", *row] for field, row in _fields(entry.method, entry.defaults.get("settings", {}))]
+        rows = [
+            [f"`{field}`", *row]
+            for field, row in _fields(entry.method, entry.defaults.get("settings", {}))
+        ]
         parts += [f"## {name}", f"{entry.summary}.", f"Brings along: {brings}." if brings else ""]
         parts.append(table(["setting", "default", "values", "meaning"], rows))
     return _page(filter(None, parts))
@@ -239,7 +319,10 @@ def _flat(layer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def names() -> str:
-    parts = ["# Names", "What `fedglean list` prints: the names that options and configuration keys take."]
+    parts = [
+        "# Names",
+        "What `fedglean list` prints: the names that options and configuration keys take.",
+    ]
     for name, lines in LISTS.items():
         if name != "methods":
             rows = [[f"`{each}`", text] for each, text in lines().items()]
@@ -250,8 +333,10 @@ def names() -> str:
 def presets() -> str:
     parts = [
         "# Presets",
-        "`fedglean run --preset NAME --data-root DATA`: the cells of the papers' tables and what their figures need, "
-        "with the printed accuracy in per cent. `fedglean config --preset NAME` prints all that one says.",
+        "`fedglean run --preset NAME --data-root DATA`: the cells of the papers' tables and what "
+        "their figures need, "
+        "with the printed accuracy in per cent. `fedglean config --preset NAME` prints all that "
+        "one says.",
     ]
     for paper in dict.fromkeys(name.partition("/")[0] for name in PRESETS):
         rows = [
@@ -274,30 +359,40 @@ def files() -> str:
         *([kind.exit_code, _first(kind)] for kind in _error_kinds()),
         [INTERRUPTED, "Interrupted; a run can be resumed."],
     ]
-    return _page([
-        "# Files and exit codes",
-        "## A run folder",
-        table(["file", "what"], [[f"`{name}`", text] for name, text in FILES.items()]),
-        "## The checkpoint",
-        f"```text\n{textwrap.dedent(tree.partition(chr(10) * 2)[0])}\n```\n\n{tree.partition(chr(10) * 2)[2]}",
-        "## metrics.jsonl",
-        table(["key", "meaning"], [[f"`{name}`", text] for name, text in METRICS.items()]),
-        "## Exit codes",
-        table(["code", "meaning"], codes),
-        "Any other error is a bug and keeps its traceback (exit code 1).",
-    ])  # fmt: skip
+    return _page(
+        [
+            "# Files and exit codes",
+            "## A run folder",
+            table(["file", "what"], [[f"`{name}`", text] for name, text in FILES.items()]),
+            "## The checkpoint",
+            f"```text\n{textwrap.dedent(tree.partition(chr(10) * 2)[0])}\n```\n\n{tree.partition(chr(10) * 2)[2]}",
+            "## metrics.jsonl",
+            table(["key", "meaning"], [[f"`{name}`", text] for name, text in METRICS.items()]),
+            "## Exit codes",
+            table(["code", "meaning"], codes),
+            "Any other error is a bug and keeps its traceback (exit code 1).",
+        ]
+    )
 
 
 def _error_kinds() -> list[Any]:
     kinds = [
-        each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.FedgleanError)
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, errors.FedgleanError)
     ]
-    return sorted((each for each in kinds if each is not errors.FedgleanError), key=lambda each: each.exit_code)
+    return sorted(
+        (each for each in kinds if each is not errors.FedgleanError),
+        key=lambda each: each.exit_code,
+    )
 
 
 def python() -> str:
     things = {name: getattr(fedglean, name) for name in fedglean.__all__}
-    shown = [_class(name, each) if inspect.isclass(each) else _function(name, each) for name, each in things.items()]
+    shown = [
+        _class(name, each) if inspect.isclass(each) else _function(name, each)
+        for name, each in things.items()
+    ]
     return _page(["# Python", "What `import fedglean` offers.", *shown])
 
 
@@ -305,13 +400,25 @@ def writing_methods() -> str:
     """What a method is handed and may use, beside what `import fedglean` offers."""
     parts = [
         "# What a method is handed and may use",
-        "Beside the [requests](python.md) that it yields. [Write a method of your own](../tutorial-method.md) shows "
+        "Beside the [requests](python.md) that it yields. [Write a method of your "
+        "own](../tutorial-method.md) shows "
         "them at work.",
-        *(_class(thing.__name__, thing) + f"\n\n`from {thing.__module__} import {thing.__name__}`" for thing in HANDED),
+        *(
+            _class(thing.__name__, thing) + f"\n\n`from {thing.__module__} import {thing.__name__}`"
+            for thing in HANDED
+        ),
     ]
     for module in PIECES:
-        own = [each for name, each in vars(module).items() if inspect.isfunction(each) and not name.startswith("_")]
-        rows = [[f"`{_called(each)}`", _first(each)] for each in own if each.__module__ == module.__name__]
+        own = [
+            each
+            for name, each in vars(module).items()
+            if inspect.isfunction(each) and not name.startswith("_")
+        ]
+        rows = [
+            [f"`{_called(each)}`", _first(each)]
+            for each in own
+            if each.__module__ == module.__name__
+        ]
         parts += [f"## {module.__name__}", f"{_first(module)}", table(["function", "what"], rows)]
     return _page(parts)
 
@@ -349,14 +456,22 @@ def _class(name: str, thing: Any) -> str:
     for each in node.body:
         if isinstance(each, ast.AnnAssign):
             lines.append(ast.unparse(each))
-        elif isinstance(each, ast.FunctionDef) and (each.name == "__init__" or not each.name.startswith("_")):
-            is_property = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in each.decorator_list)
+        elif isinstance(each, ast.FunctionDef) and (
+            each.name == "__init__" or not each.name.startswith("_")
+        ):
+            is_property = any(
+                isinstance(mark, ast.Name) and mark.id == "property" for mark in each.decorator_list
+            )
             shown = (
                 f"{each.name}: {ast.unparse(each.returns)}"
                 if is_property and each.returns
                 else _signature(each.name, each)
             )
-            lines.append(f"{shown}    # {_first_line(ast.get_docstring(each))}" if ast.get_docstring(each) else shown)
+            lines.append(
+                f"{shown}    # {_first_line(ast.get_docstring(each))}"
+                if ast.get_docstring(each)
+                else shown
+            )
     body = f"\n\n```text\n{chr(10).join(lines)}\n```" if lines else ""
     return f"## {name}{body}\n\n{inspect.getdoc(thing)}"
 

@@ -1,4 +1,6 @@
-"""Where the published data sets are on this machine, if they are; and which tests share a process."""
+"""Where the published data sets are on this machine, if they are; and which tests share a
+process.
+"""
 
 import os
 import signal
@@ -8,16 +10,20 @@ from typing import Any
 
 import pytest
 
-#: Files whose tests run one after the other: each starts many processes, which would wait for each other.
+#: Files whose tests run one after the other: each starts many processes, which would wait for each
+#: other.
 ALONE = ("test_deploy_processes.py", "test_ray.py")
 
-# Started in the background (`nohup … &`) a process ignores Ctrl-C, and so would all that tests start and interrupt.
+# Started in the background (`nohup … &`) a process ignores Ctrl-C, and so would all that tests
+# start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker for each of those files. pytest 9.2 and pytest-xdist 3.8 together overlook the mark for it."""
+    """One worker for each of those files. pytest 9.2 and pytest-xdist 3.8 together overlook the
+    mark for it.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -44,8 +50,12 @@ def real_data() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def decoded_images_stay_out_of_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests share a cache of their own for the session, unless $FEDGLEAN_CACHE names one to keep."""
+def decoded_images_stay_out_of_the_home_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Tests share a cache of their own for the session, unless $FEDGLEAN_CACHE names one to
+    keep.
+    """
     if os.environ.get("FEDGLEAN_CACHE"):
         yield
         return

@@ -17,10 +17,22 @@ from fedglean.run import Run, play
 from fedglean.testing.compare import difference
 
 COMMON: dict[str, Any] = {
-    "clients": 5, "block": 2, "rounds": 2, "epochs": 1, "device": "cpu", "executor": "loop", "dtype": "float64",
-}  # fmt: skip
+    "clients": 5,
+    "block": 2,
+    "rounds": 2,
+    "epochs": 1,
+    "device": "cpu",
+    "executor": "loop",
+    "dtype": "float64",
+}
 METHODS: dict[str, dict[str, Any]] = {
-    "semifl": {"labels": "hub:100", "client_batch": 50, "hub_batch": 50, "threshold": 0.2, "active": 1.0},
+    "semifl": {
+        "labels": "hub:100",
+        "client_batch": 50,
+        "hub_batch": 50,
+        "threshold": 0.2,
+        "active": 1.0,
+    },
     "hassle": {"labels": "fraction:0.1", "residual_steps": 1, "active": 1.0, "batch": 100},
     "fed-shvr": {"labels": "fraction:0.1", "model": "cnn", "unlabelled_batch": 100},
 }
@@ -43,9 +55,17 @@ def branches(experiment: Experiment, folder: Path) -> list[Branch]:
     return [branch(number) for number in range(len(federation.declared))]
 
 
-def on_flower(experiment: Experiment, grid: LocalGrid, patience: Patience = QUICK, **changes: Any) -> Experiment:
+def on_flower(
+    experiment: Experiment, grid: LocalGrid, patience: Patience = QUICK, **changes: Any
+) -> Experiment:
     dataset, federation = experiment.dataset, experiment.federation
-    post = Post(grid, dataset.classes, len(federation.declared), list(dataset.train_images.shape[1:]), patience)
+    post = Post(
+        grid,
+        dataset.classes,
+        len(federation.declared),
+        list(dataset.train_images.shape[1:]),
+        patience,
+    )
     found = post.enrol()
     assert [declared_of(found[number]) for number in range(post.count)] == list(federation.declared)
     old = experiment.placement
@@ -55,7 +75,9 @@ def on_flower(experiment: Experiment, grid: LocalGrid, patience: Patience = QUIC
     return replace(experiment, placement=Flower(*common, **own, **changes))
 
 
-def played(experiment: Experiment, progress: Progress | None = None, rounds: int | None = None) -> Progress:
+def played(
+    experiment: Experiment, progress: Progress | None = None, rounds: int | None = None
+) -> Progress:
     if rounds is not None:
         experiment = replace(experiment, config=replace(experiment.config, rounds=rounds))
     progress = progress or Progress(0, experiment.start(), Kept(), [])
@@ -70,4 +92,6 @@ def same(ours: Progress, theirs: Progress, tolerance: float = ROUNDING) -> bool:
 
 
 def refusals(progress: Progress) -> list[tuple[int, str]]:
-    return [(each["client"], each["reason"]) for line in progress.history for each in line["refused"]]
+    return [
+        (each["client"], each["reason"]) for line in progress.history for each in line["refused"]
+    ]

@@ -19,7 +19,13 @@ HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 
 
 def config(method: str = "semifl", **options: Any) -> Config:
-    small: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 3, "labels": "hub:50", "device": "cpu"}
+    small: dict[str, Any] = {
+        "model": "mlp",
+        "clients": 6,
+        "rounds": 3,
+        "labels": "hub:50",
+        "device": "cpu",
+    }
     if "data" in options:  # which says by itself who holds what
         del small["clients"], small["labels"]
     own = {"semifl": {"active": 0.5, "epochs": 1, "threshold": 0.3}}.get(method, {})
@@ -37,12 +43,20 @@ class Made:
 
 def hostile_runs(folder: Path) -> Path:
     """A run whose classes and folder are named to break out of the page."""
-    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    images, labels = (
+        np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8),
+        np.arange(20) % 4,
+    )
     np.savez(
-        folder / "own.npz", hub_images=images[:20], hub_labels=labels, client_images=images[20:],
-        client_ids=np.arange(30) % 3, test_images=images[:20], test_labels=labels,
+        folder / "own.npz",
+        hub_images=images[:20],
+        hub_labels=labels,
+        client_images=images[20:],
+        client_ids=np.arange(30) % 3,
+        test_images=images[:20],
+        test_labels=labels,
         classes=np.array([HOSTILE, "<b>", "a", "b"]),
-    )  # fmt: skip
+    )
     place = folder / "<img src=x onerror=alert(2)>"
     run(config(data="npz", data_root=str(folder / "own.npz"), rounds=1, active=1.0), place)
     return place

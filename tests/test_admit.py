@@ -1,4 +1,6 @@
-"""The gate: a bad upload is refused with its reason, and the round ends as if it had never been sent."""
+"""The gate: a bad upload is refused with its reason, and the round ends as if it had never been
+sent.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -43,30 +45,44 @@ def loss(model: Model, batch: Batch, frozen: Any) -> Tensor:
 
 def client(me: Me, message: Record) -> Talk:
     sgd = SGD(0.1, momentum=0.9)
-    trained = yield Train(message.model, {"data": Stream(me.labelled, batch=2)}, loss, sgd, epochs=1, memory=me.state)
+    trained = yield Train(
+        message.model, {"data": Stream(me.labelled, batch=2)}, loss, sgd, epochs=1, memory=me.state
+    )
     sums = torch.full((2,), float(len(me.labelled)), dtype=torch.float64)
     return Upload(
-        model=trained.model, sums=sums, keep=trained.memory, report=trained.metrics, weight={"model": len(me.labelled)}
+        model=trained.model,
+        sums=sums,
+        keep=trained.memory,
+        report=trained.metrics,
+        weight={"model": len(me.labelled)},
     )
 
 
 def federation() -> Federation:
     store = (bits(2, (sum(COUNTS), 1, 2, 2)) & 255).to(torch.uint8)
-    index, none = torch.split(torch.arange(len(store)), list(COUNTS)), torch.zeros(0, dtype=torch.long)
+    index, none = (
+        torch.split(torch.arange(len(store)), list(COUNTS)),
+        torch.zeros(0, dtype=torch.long),
+    )
     parts = tuple(Images(store, part, part % 3) for part in index)
     return Federation(Images(store, none, none), parts, tuple(Images(store, none) for _ in COUNTS))
 
 
 ASK = Ask(
-    client, range(len(COUNTS)), {"model": MODEL}, expect={"sums": Expect(torch.zeros(2, dtype=torch.float64), 10)}
+    client,
+    range(len(COUNTS)),
+    {"model": MODEL},
+    expect={"sums": Expect(torch.zeros(2, dtype=torch.float64), 10)},
 )
 
 
-def exchange(deliver: Callable[[Envelope], Iterable[Envelope]], kept: Kept, quorum: float = 0.5) -> Reply:
+def exchange(
+    deliver: Callable[[Envelope], Iterable[Envelope]], kept: Kept, quorum: float = 0.5
+) -> Reply:
     executor = Loop(Setting(Recipe((0.5,), (0.5,), flip=False, pad=0)))
-    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(Exchange(ASK, 1, 0, 7), kept)[
-        0
-    ]
+    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(
+        Exchange(ASK, 1, 0, 7), kept
+    )[0]
 
 
 def with_leaf(upload: Upload, change: Callable[[Tensor], Tensor], **other: Any) -> Upload:
@@ -100,7 +116,9 @@ def without_a_parameter(upload: Upload) -> Upload:
 
 
 def with_another_parameter(upload: Upload) -> Upload:
-    return renewed(upload, model=Model(MLP, {**upload.trees["model"].parameters, "trojan": torch.zeros(1)}))
+    return renewed(
+        upload, model=Model(MLP, {**upload.trees["model"].parameters, "trojan": torch.zeros(1)})
+    )
 
 
 def weighted(value: Any) -> Callable[[Upload], Upload]:
@@ -108,21 +126,47 @@ def weighted(value: Any) -> Callable[[Upload], Upload]:
 
 
 def weight_tree(entry: float) -> Callable[[Upload], Upload]:
-    return lambda upload: renewed(upload, weight={"model": tree.map(lambda leaf: leaf * 0 + entry, MODEL)})
+    return lambda upload: renewed(
+        upload, weight={"model": tree.map(lambda leaf: leaf * 0 + entry, MODEL)}
+    )
 
 
 #: What is wrong with the upload, and a part of the reason that must be given.
 BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
-    "nan": (lambda u: with_leaf(u, first_entry(math.nan)), "'model' at output.weight is not finite"),
-    "infinite": (lambda u: with_leaf(u, first_entry(math.inf)), "'model' at output.weight is not finite"),
+    "nan": (
+        lambda u: with_leaf(u, first_entry(math.nan)),
+        "'model' at output.weight is not finite",
+    ),
+    "infinite": (
+        lambda u: with_leaf(u, first_entry(math.inf)),
+        "'model' at output.weight is not finite",
+    ),
     "huge": (lambda u: with_leaf(u, first_entry(1e30)), "'model' moved by 1e+30, more than"),
     "far": (lambda u: with_leaf(u, first_entry(1e4)), "'model' moved by 1e+04, more than"),
-    "one number": (lambda u: with_leaf(u, lambda _: torch.zeros(1)), r"has shape (1,), expected (3, 5)"),
-    "five numbers": (lambda u: with_leaf(u, lambda _: torch.zeros(5)), "has shape (5,), expected (3, 5)"),
-    "transposed": (lambda u: with_leaf(u, lambda leaf: leaf.T), "has shape (5, 3), expected (3, 5)"),
-    "integers": (lambda u: with_leaf(u, lambda leaf: leaf.long()), "is torch.int64, expected torch.float32"),
-    "booleans": (lambda u: with_leaf(u, lambda leaf: leaf > 0), "is torch.bool, expected torch.float32"),
-    "double precision": (lambda u: with_leaf(u, lambda leaf: leaf.double()), "is torch.float64, expected"),
+    "one number": (
+        lambda u: with_leaf(u, lambda _: torch.zeros(1)),
+        r"has shape (1,), expected (3, 5)",
+    ),
+    "five numbers": (
+        lambda u: with_leaf(u, lambda _: torch.zeros(5)),
+        "has shape (5,), expected (3, 5)",
+    ),
+    "transposed": (
+        lambda u: with_leaf(u, lambda leaf: leaf.T),
+        "has shape (5, 3), expected (3, 5)",
+    ),
+    "integers": (
+        lambda u: with_leaf(u, lambda leaf: leaf.long()),
+        "is torch.int64, expected torch.float32",
+    ),
+    "booleans": (
+        lambda u: with_leaf(u, lambda leaf: leaf > 0),
+        "is torch.bool, expected torch.float32",
+    ),
+    "double precision": (
+        lambda u: with_leaf(u, lambda leaf: leaf.double()),
+        "is torch.float64, expected",
+    ),
     "weight below nought": (weighted(-15), "weight -15 of 'model' is outside (0, 4]"),
     "weight of a million millions": (weighted(1e12), "weight 1e+12 of 'model' is outside (0, 4]"),
     "weight nan": (weighted(math.nan), "weight nan of 'model' is outside (0, 4]"),
@@ -131,26 +175,62 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
     "weight one more than declared": (weighted(5), "weight 5 of 'model' is outside (0, 4]"),
     "weight too long for a float": (weighted(10**400), "of 'model' is outside (0, 4]"),
     "weight too long for a text": (weighted(10**5000), "of 'model' is outside (0, 4]"),
-    "weight a truth": (weighted(True), "weight of 'model' is neither a number nor a tree of its shape"),
-    "weight a text": (weighted("4"), "weight of 'model' is neither a number nor a tree of its shape"),
-    "weight a tensor": (weighted(torch.ones(3)), "weight of 'model' is neither a number nor a tree of its shape"),
+    "weight a truth": (
+        weighted(True),
+        "weight of 'model' is neither a number nor a tree of its shape",
+    ),
+    "weight a text": (
+        weighted("4"),
+        "weight of 'model' is neither a number nor a tree of its shape",
+    ),
+    "weight a tensor": (
+        weighted(torch.ones(3)),
+        "weight of 'model' is neither a number nor a tree of its shape",
+    ),
     "weight tree above": (weight_tree(5.0), "weight of 'model' has an entry outside [0, 4]"),
     "weight tree below": (weight_tree(-1.0), "weight of 'model' has an entry outside [0, 4]"),
     "weight tree nan": (weight_tree(math.nan), "weight of 'model' has an entry outside"),
     "parameter missing": (without_a_parameter, "'model' lacks output.weight"),
     "parameter more": (with_another_parameter, "'model' has a part that was not asked for: trojan"),
-    "name unknown": (lambda u: renewed(u, optimiser=MODEL), "unknown name 'optimiser', asked for was model, sums"),
-    "name without tensors": (lambda u: renewed(u, model="all mine"), "'model' is a str without tensors"),
+    "name unknown": (
+        lambda u: renewed(u, optimiser=MODEL),
+        "unknown name 'optimiser', asked for was model, sums",
+    ),
+    "name without tensors": (
+        lambda u: renewed(u, model="all mine"),
+        "'model' is a str without tensors",
+    ),
     "nothing in it": (lambda u: Upload(), "empty: no name was uploaded"),
     "a dictionary": (lambda u: {"model": MODEL}, "not an upload but a dict"),
     "nothing at all": (lambda u: None, "not an upload but a NoneType"),
-    "report infinite": (lambda u: renewed(u, report={"loss": -math.inf}), "reported 'loss' is not a finite number"),
-    "report nan": (lambda u: renewed(u, report={"loss": math.nan}), "reported 'loss' is not a finite number"),
-    "report a text": (lambda u: renewed(u, report={"loss": "low"}), "reported 'loss' is not a finite number"),
-    "report no mean": (lambda u: renewed(u, report={"loss": 1.7e308}), "reported 'loss' is not a finite number up to"),
-    "many reports": (lambda u: renewed(u, report={str(k): 1.0 for k in range(1001)}), "reports more than 1000 numbers"),
-    "report of a long name": (lambda u: renewed(u, report={"x" * 101: 1.0}), "a name of more than 100 letters"),
-    "report too long": (lambda u: renewed(u, report={"loss": 10**400}), "reported 'loss' is not a finite number"),
+    "report infinite": (
+        lambda u: renewed(u, report={"loss": -math.inf}),
+        "reported 'loss' is not a finite number",
+    ),
+    "report nan": (
+        lambda u: renewed(u, report={"loss": math.nan}),
+        "reported 'loss' is not a finite number",
+    ),
+    "report a text": (
+        lambda u: renewed(u, report={"loss": "low"}),
+        "reported 'loss' is not a finite number",
+    ),
+    "report no mean": (
+        lambda u: renewed(u, report={"loss": 1.7e308}),
+        "reported 'loss' is not a finite number up to",
+    ),
+    "many reports": (
+        lambda u: renewed(u, report={str(k): 1.0 for k in range(1001)}),
+        "reports more than 1000 numbers",
+    ),
+    "report of a long name": (
+        lambda u: renewed(u, report={"x" * 101: 1.0}),
+        "a name of more than 100 letters",
+    ),
+    "report too long": (
+        lambda u: renewed(u, report={"loss": 10**400}),
+        "reported 'loss' is not a finite number",
+    ),
     "expected entry too large": (
         lambda u: renewed(u, sums=torch.tensor([0.0, -41.0], dtype=torch.float64)),
         "'sums' has an entry of -41, which should be from -40 to 40",
@@ -164,7 +244,9 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
 
 def leaves_of(reply: Reply, kept: Kept) -> dict[str, Tensor]:
     sums = {"mean": reply.mean("model"), "sum": reply.sum("sums")}
-    return tree.named({**sums, **{f"client {number}": kept.states[number] for number in sorted(kept.states)}})
+    return tree.named(
+        {**sums, **{f"client {number}": kept.states[number] for number in sorted(kept.states)}}
+    )
 
 
 def kept_by(client: int, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -202,21 +284,31 @@ def test_an_upload_that_is_lost_makes_a_difference(without_it: Any, undisturbed:
     assert not same(without_it[1], undisturbed[1])
 
 
-def test_a_client_goes_on_from_what_it_kept_unless_its_upload_was_lost(without_it: Any, undisturbed: Any) -> None:
+def test_a_client_goes_on_from_what_it_kept_unless_its_upload_was_lost(
+    without_it: Any, undisturbed: Any
+) -> None:
     kept = Kept()
     before = leaves_of(exchange(lambda envelope: [envelope], kept), kept)
     assert kept.changed == set(range(5))
     for number in range(5):
-        assert kept_by(number, before) and not same(kept_by(number, undisturbed[1]), kept_by(number, before))
+        assert kept_by(number, before) and not same(
+            kept_by(number, undisturbed[1]), kept_by(number, before)
+        )
         assert same(kept_by(number, without_it[1]), kept_by(number, before)) == (number == CLIENT)
 
 
 @pytest.mark.parametrize("wrong", BAD)
-def test_a_bad_upload_is_refused_and_the_round_is_as_without_it(wrong: str, without_it: Any) -> None:
+def test_a_bad_upload_is_refused_and_the_round_is_as_without_it(
+    wrong: str, without_it: Any
+) -> None:
     spoil, reason = BAD[wrong]
 
     def poisoned(envelope: Envelope) -> list[Envelope]:
-        return [replace(envelope, upload=spoil(envelope.upload)) if envelope.client == CLIENT else envelope]
+        return [
+            replace(envelope, upload=spoil(envelope.upload))
+            if envelope.client == CLIENT
+            else envelope
+        ]
 
     reply, leaves = played(poisoned)
     assert [(refusal.round, refusal.client) for refusal in reply.refused] == [(1, CLIENT)]
@@ -235,7 +327,9 @@ def test_a_bad_upload_is_refused_and_the_round_is_as_without_it(wrong: str, with
         ({"client": 0}, "this client answers in another block"),
     ],
 )
-def test_an_upload_with_a_wrong_address_is_refused(change: dict[str, int], reason: str, without_it: Any) -> None:
+def test_an_upload_with_a_wrong_address_is_refused(
+    change: dict[str, int], reason: str, without_it: Any
+) -> None:
     reply, leaves = played(lambda e: [replace(e, **change) if e.client == CLIENT else e])
     assert [refusal.reason for refusal in reply.refused] == [reason] and same(leaves, without_it[1])
 
@@ -249,7 +343,9 @@ def test_a_client_of_another_block_is_not_let_in_here() -> None:
 
 def test_an_upload_that_comes_twice_counts_once(undisturbed: Any) -> None:
     reply, leaves = played(lambda envelope: [envelope, envelope])
-    assert {refusal.reason for refusal in reply.refused} == {"duplicate: this client has answered already"}
+    assert {refusal.reason for refusal in reply.refused} == {
+        "duplicate: this client has answered already"
+    }
     assert len(reply.refused) == 5 and same(leaves, undisturbed[1])
 
 
@@ -260,9 +356,16 @@ def test_a_good_upload_after_a_refused_one_is_admitted(undisturbed: Any) -> None
 
 def test_too_few_usable_uploads_end_the_round_with_their_reasons() -> None:
     def mostly_bad(envelope: Envelope) -> list[Envelope]:
-        return [replace(envelope, upload=BAD["nan"][0](envelope.upload)) if envelope.client else envelope]
+        return [
+            replace(envelope, upload=BAD["nan"][0](envelope.upload))
+            if envelope.client
+            else envelope
+        ]
 
-    with pytest.raises(RoundError, match=r"round 1: only 1 of 5 .* quorum is 50 % \('model' at output.weight is not"):
+    with pytest.raises(
+        RoundError,
+        match=r"round 1: only 1 of 5 .* quorum is 50 % \('model' at output.weight is not",
+    ):
         exchange(mostly_bad, Kept())
     assert exchange(mostly_bad, Kept(), quorum=0.2).answered == [0]
 
@@ -273,7 +376,7 @@ def test_a_run_that_diverged_is_told_so_and_not_once_for_each_client() -> None:
         moved = tree.map(lambda leaf: leaf + 1e6 * (1 + envelope.client), sent)
         yield replace(envelope, upload=Upload(model=moved, weight=1))
 
-    told = r"('model' moved by \S+, more than the 280 allowed; ){3}and 2 more; .* smaller learning rate"
+    told = r"('model' moved by \S+, more than the 280 allowed; ){3}and 2 more; .* learning rate"
     with pytest.raises(RoundError, match=told):
         exchange(far, Kept())
 
@@ -288,7 +391,11 @@ def gate(ask: Ask = ASK) -> Gate:
 
 
 def test_an_admitted_upload_takes_the_shape_of_what_was_asked_for() -> None:
-    loose = Upload(model={name: value + 1 for name, value in MODEL.parameters.items()}, weight=2, report={"loss": 1})
+    loose = Upload(
+        model={name: value + 1 for name, value in MODEL.parameters.items()},
+        weight=2,
+        report={"loss": 1},
+    )
     admitted = gate().admit(Envelope(1, 0, CLIENT, loose))
     assert isinstance(admitted, Admitted)
     taken = admitted.as_asked()
@@ -310,7 +417,10 @@ def test_a_running_variance_is_judged_by_its_root_and_never_negative() -> None:
     name = next(iter(model.statistics)).replace(".mean", ".variance")
 
     def judged(value: float) -> Admitted | Refusal:
-        sent = replace(model, statistics={**model.statistics, name: torch.full_like(model.statistics[name], value)})
+        sent = replace(
+            model,
+            statistics={**model.statistics, name: torch.full_like(model.statistics[name], value)},
+        )
         gate = Gate(1, 0, Ask(client, [CLIENT], {"model": model}), {CLIENT: Declared(3, 0)})
         return gate.admit(Envelope(1, 0, CLIENT, Upload(model=sent)))
 
@@ -318,7 +428,10 @@ def test_a_running_variance_is_judged_by_its_root_and_never_negative() -> None:
     assert isinstance(judged(1e5), Admitted)
     far, negative = judged(1e12), judged(-1e-3)
     assert isinstance(far, Refusal) and "'model' moved by" in far.reason
-    assert isinstance(negative, Refusal) and negative.reason == f"'model' at {name} is a negative variance"
+    assert (
+        isinstance(negative, Refusal)
+        and negative.reason == f"'model' at {name} is a negative variance"
+    )
 
 
 def test_a_client_with_nothing_declared_may_still_weigh_one() -> None:
@@ -344,19 +457,25 @@ def test_a_whole_round_with_a_refused_upload_is_the_round_without_it(method: str
 
     def poisoned(envelope: Envelope) -> list[Envelope]:
         trees = envelope.upload.trees
-        bad = Upload(**{name: tree.map(lambda leaf: leaf * math.nan, part) for name, part in trees.items()})
+        bad = Upload(
+            **{name: tree.map(lambda leaf: leaf * math.nan, part) for name, part in trees.items()}
+        )
         return [replace(envelope, upload=bad) if envelope.client == CLIENT else envelope]
 
     with_it, without = progress_with(poisoned), progress_with(lost)
     refused = with_it.history[1].pop("refused")
-    assert {line["client"] for line in refused} == {CLIENT} and without.history[1].pop("refused") == []
+    assert {line["client"] for line in refused} == {CLIENT} and without.history[1].pop(
+        "refused"
+    ) == []
     assert same(tree.named(with_it.state), tree.named(without.state))
     assert same(tree.named(with_it.kept.states), tree.named(without.kept.states))
     timeless = {"seconds": 0, "phases": {}}
     assert with_it.history[1] | timeless == without.history[1] | timeless
 
 
-def _spoilt(name: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[..., Any]:
+def _spoilt(
+    name: str, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+) -> Callable[..., Any]:
     """One client's upload of that name, changed."""
 
     def deliver(envelope: Envelope) -> list[Envelope]:
@@ -371,7 +490,9 @@ def _spoilt(name: str, change: Callable[[dict[str, torch.Tensor]], dict[str, tor
 
 
 def _less(ending: str, by: float) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-    return lambda leaves: {path: leaf - by if path.endswith(ending) else leaf for path, leaf in leaves.items()}
+    return lambda leaves: {
+        path: leaf - by if path.endswith(ending) else leaf for path, leaf in leaves.items()
+    }
 
 
 ALL = {"active": 1.0}
@@ -385,7 +506,11 @@ IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
         _spoilt("statistics", _less(".variance", 1e5)),
     ),
     "steps back": ("fednova", ALL | {"labels": "each:10"}, _spoilt("steps", _less("", 300))),
-    "negative counts": ("cbafed", ALL | {"labels": "each:10", "warmup_rounds": 1}, _spoilt("counts", _less("", 100))),
+    "negative counts": (
+        "cbafed",
+        ALL | {"labels": "each:10", "warmup_rounds": 1},
+        _spoilt("counts", _less("", 100)),
+    ),
 }
 
 
@@ -442,12 +567,20 @@ def test_where_every_upload_counts_once_a_client_cannot_weigh_more(method: str) 
 )
 def test_an_upload_that_lacks_one_of_its_names_ends_no_round(method: str, part: str) -> None:
     options = {"labels": "each:10", "active": 1.0, "epochs": 1, "images": 200, "quorum": 1.0}
-    own: dict[str, Any] = {"proxyfl": {"tuning_epochs": 1}, "cbafed": {"warmup_epochs": 1}}.get(method, {})
+    own: dict[str, Any] = {"proxyfl": {"tuning_epochs": 1}, "cbafed": {"warmup_epochs": 1}}.get(
+        method, {}
+    )
 
     def lacking(envelope: Envelope) -> list[Envelope]:
         sent = envelope.upload
-        trees = {name: tree for name, tree in sent.trees.items() if name != part or envelope.client != CLIENT}
-        return [replace(envelope, upload=Upload(weight=sent.all_weights, report=sent.report, **trees))]
+        trees = {
+            name: tree
+            for name, tree in sent.trees.items()
+            if name != part or envelope.client != CLIENT
+        }
+        return [
+            replace(envelope, upload=Upload(weight=sent.all_weights, report=sent.report, **trees))
+        ]
 
     assert first_round(method, lacking, **options, **own)["answered"] == 4
 
@@ -464,6 +597,8 @@ def test_a_client_cannot_fill_the_log_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("what", [0.0, {}, {"scale": torch.zeros(()), "steps": 0}, None])
-def test_an_expectation_without_tensors_is_refused_for_its_upload_would_never_be_counted(what: Any) -> None:
+def test_an_expectation_without_tensors_is_refused_for_its_upload_would_never_be_counted(
+    what: Any,
+) -> None:
     with pytest.raises(TypeError, match="Expect needs a tree of tensors"):
         Expect(what)

@@ -43,12 +43,17 @@ def test_an_element_that_nobody_owns_keeps_its_value() -> None:
         Upload(part=sent([1.0, 2.0, 9.0]), weight={"part": sent([1.0, 1.0, 0.0])}),
         Upload(part=sent([4.0, 7.0, 9.0]), weight={"part": sent([2.0, 0.0, 0.0])}),
     )
-    assert Reply(sums, {"part": sent([10.0, 20.0, 30.0])}).mean("part")["x"].tolist() == [3.0, 2.0, 30.0]
+    assert Reply(sums, {"part": sent([10.0, 20.0, 30.0])}).mean("part")["x"].tolist() == [
+        3.0,
+        2.0,
+        30.0,
+    ]
 
 
 def test_numbers_and_trees_of_weights_go_together() -> None:
     sums = summed(
-        Upload(part=sent([1.0, 1.0]), weight=1), Upload(part=sent([4.0, 4.0]), weight={"part": sent([2.0, 0.0])})
+        Upload(part=sent([1.0, 1.0]), weight=1),
+        Upload(part=sent([4.0, 4.0]), weight={"part": sent([2.0, 0.0])}),
     )
     assert Reply(sums, {"part": sent([0.0, 0.0])}).mean("part")["x"].tolist() == [3.0, 1.0]
 
@@ -61,7 +66,8 @@ def test_a_name_that_nobody_uploaded_stays_as_it_was_sent_and_sums_to_nothing() 
 
 def test_names_are_weighted_apart_and_by_one_where_none_is_given() -> None:
     sums = summed(
-        Upload(a=sent([1.0]), b=sent([1.0]), weight={"a": 3}), Upload(a=sent([5.0]), b=sent([5.0]), weight={"a": 1})
+        Upload(a=sent([1.0]), b=sent([1.0]), weight={"a": 3}),
+        Upload(a=sent([5.0]), b=sent([5.0]), weight={"a": 1}),
     )
     reply = Reply(sums, {"a": sent([0.0]), "b": sent([0.0])})
     assert reply.mean("a")["x"].tolist() == [2.0] and reply.mean("b")["x"].tolist() == [3.0]
@@ -79,11 +85,16 @@ def test_uploads_are_kept_one_by_one_only_when_asked_for() -> None:
     uploads = [Upload(part=sent([1.0])), Upload(part=sent([2.0]))]
     assert Reply(summed(*uploads), {}).uploads == {}
     kept = Reply(summed(*uploads, keep_all=True), {}).uploads
-    assert {client: upload.trees for client, upload in kept.items()} == {0: uploads[0].trees, 1: uploads[1].trees}
+    assert {client: upload.trees for client, upload in kept.items()} == {
+        0: uploads[0].trees,
+        1: uploads[1].trees,
+    }
 
 
 def test_a_model_comes_back_as_a_model_of_its_own_dtype() -> None:
-    shifted = Model(MODEL.architecture, {name: value + 2 for name, value in MODEL.parameters.items()})
+    shifted = Model(
+        MODEL.architecture, {name: value + 2 for name, value in MODEL.parameters.items()}
+    )
     mean = Reply(summed(Upload(model=MODEL), Upload(model=shifted)), {"model": MODEL}).mean("model")
     assert isinstance(mean, Model) and mean.architecture == MODEL.architecture
     for name, value in MODEL.parameters.items():
@@ -101,11 +112,17 @@ NUMBERS = st.floats(-1e3, 1e3, width=32)
 
 @settings(max_examples=60, deadline=None)
 @given(
-    clients=st.lists(st.tuples(st.lists(NUMBERS, min_size=3, max_size=3), st.floats(0.1, 50)), min_size=1, max_size=9),
+    clients=st.lists(
+        st.tuples(st.lists(NUMBERS, min_size=3, max_size=3), st.floats(0.1, 50)),
+        min_size=1,
+        max_size=9,
+    ),
     block=st.integers(1, 4),
     shuffled=st.randoms(use_true_random=False),
 )
-def test_sums_equal_numpys_whatever_the_blocks_and_the_order(clients: list[Any], block: int, shuffled: Any) -> None:
+def test_sums_equal_numpys_whatever_the_blocks_and_the_order(
+    clients: list[Any], block: int, shuffled: Any
+) -> None:
     uploads = [Upload(part=sent(values), weight=weight) for values, weight in clients]
     values = np.array([np.float32(row) for row, _ in clients], dtype=np.float64)
     weights = np.array([weight for _, weight in clients])
@@ -117,7 +134,9 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(clients: list[Any],
     for sums in (blocks, summed(*uploads)):
         reply = Reply(sums, template)
         np.testing.assert_allclose(reply.sum("part")["x"], weights @ values, rtol=1e-12, atol=1e-9)
-        np.testing.assert_allclose(reply.mean("part")["x"], np.average(values, axis=0, weights=weights), atol=1e-9)
+        np.testing.assert_allclose(
+            reply.mean("part")["x"], np.average(values, axis=0, weights=weights), atol=1e-9
+        )
         assert reply.weight("part") == pytest.approx(weights.sum())
 
 
@@ -134,7 +153,9 @@ def test_blocks_are_added_in_order_and_lose_nothing() -> None:
 
 def test_a_variance_is_summed_as_it_was_sent_though_the_gate_looks_at_its_root() -> None:
     part = {"norm.variance": torch.tensor([4.0])}
-    assert Reply(summed(Upload(part=part)), {"part": part}).mean("part")["norm.variance"].tolist() == [4.0]
+    assert Reply(summed(Upload(part=part)), {"part": part}).mean("part")[
+        "norm.variance"
+    ].tolist() == [4.0]
 
 
 def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
@@ -143,14 +164,19 @@ def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
     def total(block: int) -> Tensor:
         blocks = Partial()
         for begin in range(0, 20, block):
-            blocks += summed(*(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block]))
+            blocks += summed(
+                *(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block])
+            )
         return blocks.totals["part"]
 
     assert torch.equal(total(6), total(6))
 
 
 def constant(value: float) -> Model:
-    return Model(MODEL.architecture, {name: torch.full_like(leaf, value) for name, leaf in MODEL.parameters.items()})
+    return Model(
+        MODEL.architecture,
+        {name: torch.full_like(leaf, value) for name, leaf in MODEL.parameters.items()},
+    )
 
 
 def values_of(leaves: Any) -> set[float]:
@@ -170,6 +196,12 @@ def test_the_hubs_momentum_is_what_one_computes_by_hand_for_two_rounds() -> None
 def test_running_statistics_follow_the_mean_and_not_the_momentum() -> None:
     architecture = Architecture("cnn", (1, 4, 4), 2, width=0.125, norm="running")
     own, mean = architecture.initial(1), architecture.initial(2)
-    mean = Model(architecture, mean.parameters, {name: value + 3 for name, value in mean.statistics.items()})
-    moved, _ = with_momentum(own, mean, {name: torch.ones_like(leaf) for name, leaf in own.parameters.items()}, 0.9)
-    assert all(torch.equal(moved.statistics[name], mean.statistics[name]) for name in mean.statistics)
+    mean = Model(
+        architecture, mean.parameters, {name: value + 3 for name, value in mean.statistics.items()}
+    )
+    moved, _ = with_momentum(
+        own, mean, {name: torch.ones_like(leaf) for name, leaf in own.parameters.items()}, 0.9
+    )
+    assert all(
+        torch.equal(moved.statistics[name], mean.statistics[name]) for name in mean.statistics
+    )

@@ -11,7 +11,18 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
 from fedglean import image_ops
-from fedglean.augment import STRONG, VIEWS, Recipe, _draw, _randaugment, _rotation, _weak, _where, channels_last, view
+from fedglean.augment import (
+    STRONG,
+    VIEWS,
+    Recipe,
+    _draw,
+    _randaugment,
+    _rotation,
+    _weak,
+    _where,
+    channels_last,
+    view,
+)
 from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import bits, fold, uniform
 
@@ -19,11 +30,16 @@ NAMES = list(image_ops.OPERATIONS)
 AFFINE = Image.Transform.AFFINE
 COLOUR = Recipe((0.49, 0.48, 0.45), (0.25, 0.24, 0.26), flip=True, pad=4)
 GREY = Recipe((0.3,), (0.35,), flip=False, pad=1)
-RECIPES = {"semifl-ra": COLOUR, "fixmatch-ra": Recipe(COLOUR.mean, COLOUR.std, True, 4, "fixmatch-ra")}
+RECIPES = {
+    "semifl-ra": COLOUR,
+    "fixmatch-ra": Recipe(COLOUR.mean, COLOUR.std, True, 4, "fixmatch-ra"),
+}
 
 
 def noise_images(count: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
-    """Uniform noise between bounds that differ from channel to channel, so that nothing is already full-range."""
+    """Uniform noise between bounds that differ from channel to channel, so that nothing is already
+    full-range.
+    """
     low = bits(fold(seed, "low"), (count, channels, 1, 1)) % 120
     span = bits(fold(seed, "span"), (count, channels, 1, 1)) % 136 + 1
     return (low + (uniform(seed, (count, channels, height, width)) * span).long()).to(torch.uint8)
@@ -36,20 +52,28 @@ def photographs(size: int = 32) -> Tensor:
         for y in (0, 190)
         for x in (0, 200, 400)
     ]
-    small = [np.asarray(Image.fromarray(crop).resize((size, size), Image.Resampling.BILINEAR)) for crop in crops]
+    small = [
+        np.asarray(Image.fromarray(crop).resize((size, size), Image.Resampling.BILINEAR))
+        for crop in crops
+    ]
     return torch.from_numpy(np.stack(small)).permute(0, 3, 1, 2).contiguous()
 
 
 def digits(size: int) -> Tensor:
     pictures = (load_digits().images[:20] * 15.9375).astype(np.uint8)
     large = [
-        np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR)) for picture in pictures
+        np.asarray(Image.fromarray(picture).resize((size, size), Image.Resampling.BILINEAR))
+        for picture in pictures
     ]
     return torch.from_numpy(np.stack(large))[:, None]
 
 
 def blank_images() -> Tensor:
-    return torch.tensor([0, 1, 127, 255], dtype=torch.uint8)[:, None, None, None].expand(4, 3, 32, 32).contiguous()
+    return (
+        torch.tensor([0, 1, 127, 255], dtype=torch.uint8)[:, None, None, None]
+        .expand(4, 3, 32, 32)
+        .contiguous()
+    )
 
 
 COLLECTIONS = {
@@ -83,11 +107,14 @@ def from_pillow(image: Image.Image) -> Tensor:
 
 
 def box(image: Image.Image, edge: float, *rest: float) -> Image.Image:
-    """The published cutout: a corner pushed inside from a uniform centre, the far one clipped; Pillow draws both."""
+    """The published cutout: a corner pushed inside from a uniform centre, the far one clipped;
+    Pillow draws both.
+    """
     length, (row, column), (width, height) = edge - 1, rest[-2:], image.size
     x, y = int(max(0, column * width - length / 2)), int(max(0, row * height - length / 2))
     ImageDraw.Draw(image).rectangle(
-        (x, y, int(min(width, x + length)), int(min(height, y + length))), (127,) * len(image.getbands())
+        (x, y, int(min(width, x + length)), int(min(height, y + length))),
+        (127,) * len(image.getbands()),
     )
     return image
 
@@ -102,7 +129,9 @@ PILLOW = {
     "contrast": lambda image, factor, *_: ImageEnhance.Contrast(image).enhance(factor),
     "sharpness": lambda image, factor, *_: ImageEnhance.Sharpness(image).enhance(factor),
     "nearest": lambda image, *matrix: image.transform(image.size, AFFINE, matrix[:6]),
-    "bilinear": lambda image, *matrix: image.transform(image.size, AFFINE, matrix[:6], Image.Resampling.BILINEAR),
+    "bilinear": lambda image, *matrix: image.transform(
+        image.size, AFFINE, matrix[:6], Image.Resampling.BILINEAR
+    ),
     "cutout": box,
 }
 
@@ -123,7 +152,9 @@ def by_pillow(name: str, images: Tensor, *strength: float) -> Tensor:
 @pytest.mark.parametrize("name", STRENGTHS)
 def test_a_colour_operation_gives_exactly_pillows_pixels(name: str, images: Tensor) -> None:
     for strength in STRENGTHS[name]:
-        assert torch.equal(operated(name, images, *strength), by_pillow(name, images, *strength)), strength
+        assert torch.equal(operated(name, images, *strength), by_pillow(name, images, *strength)), (
+            strength
+        )
 
 
 @pytest.mark.parametrize("images", COLLECTIONS.values(), ids=COLLECTIONS)
@@ -136,7 +167,9 @@ def test_invert_is_solarize_from_zero(images: Tensor) -> None:
 def test_a_rotation_gives_exactly_pillows_pixels(images: Tensor) -> None:
     for degrees in (*range(-27, 30, 6), 30, -30):
         rotated = torch.stack([from_pillow(to_pillow(image).rotate(degrees)) for image in images])
-        assert torch.equal(operated("nearest", images, *_rotation(degrees, *images.shape[2:])), rotated), degrees
+        assert torch.equal(
+            operated("nearest", images, *_rotation(degrees, *images.shape[2:])), rotated
+        ), degrees
 
 
 @pytest.mark.parametrize("images", COLLECTIONS.values(), ids=COLLECTIONS)
@@ -144,7 +177,9 @@ def test_a_rotation_gives_exactly_pillows_pixels(images: Tensor) -> None:
 def test_a_shear_gives_exactly_pillows_pixels(name: str, images: Tensor) -> None:
     for shear in SHEARS:
         for matrix in ((1, shear, 0, 0, 1, 0), (1, 0, 0, shear, 1, 0)):
-            assert torch.equal(operated(name, images, *matrix), by_pillow(name, images, *matrix)), matrix
+            assert torch.equal(operated(name, images, *matrix), by_pillow(name, images, *matrix)), (
+                matrix
+            )
 
 
 @pytest.mark.parametrize("images", COLLECTIONS.values(), ids=COLLECTIONS)
@@ -155,18 +190,29 @@ def test_a_translation_gives_exactly_pillows_pixels_whatever_its_filter(
     for move in (0, 1, -1, 5, -8, 100, -100):
         for matrix in ((1, 0, move, 0, 1, 0), (1, 0, 0, 0, 1, move)):
             moved = [
-                from_pillow(to_pillow(image).transform(to_pillow(image).size, AFFINE, matrix, resample))
+                from_pillow(
+                    to_pillow(image).transform(to_pillow(image).size, AFFINE, matrix, resample)
+                )
                 for image in images
             ]
             assert torch.equal(operated("nearest", images, *matrix), torch.stack(moved)), matrix
 
 
 @settings(deadline=None)
-@given(row=st.floats(0, 0.999), column=st.floats(0, 0.999), edge=st.integers(1, 41), size=st.sampled_from([8, 28, 32]))
-def test_a_cutout_is_the_published_rectangle(row: float, column: float, edge: int, size: int) -> None:
+@given(
+    row=st.floats(0, 0.999),
+    column=st.floats(0, 0.999),
+    edge=st.integers(1, 41),
+    size=st.sampled_from([8, 28, 32]),
+)
+def test_a_cutout_is_the_published_rectangle(
+    row: float, column: float, edge: int, size: int
+) -> None:
     images = noise_images(1, 3, size, size)
     strength = (edge, 0, 0, 0, 0, 0, row, column)
-    assert torch.equal(operated("cutout", images, *strength), by_pillow("cutout", images, *strength))
+    assert torch.equal(
+        operated("cutout", images, *strength), by_pillow("cutout", images, *strength)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -186,9 +232,13 @@ def test_colour_operations_equal_pillows_at_any_size(
     assert torch.equal(operated(name, images, *strength), by_pillow(name, images, *strength))
 
 
-@pytest.mark.parametrize("images", [COLLECTIONS["photographs"], COLLECTIONS["tiny digits"]], ids=["colour", "grey"])
+@pytest.mark.parametrize(
+    "images", [COLLECTIONS["photographs"], COLLECTIONS["tiny digits"]], ids=["colour", "grey"]
+)
 @pytest.mark.parametrize("strong", STRONG)
-def test_a_strong_view_is_pillows_operations_one_after_the_other(strong: str, images: Tensor) -> None:
+def test_a_strong_view_is_pillows_operations_one_after_the_other(
+    strong: str, images: Tensor
+) -> None:
     keys = bits(7, (8 * len(images),))
     images = images.repeat(8, 1, 1, 1)
     codes, drawn = _draw(keys, strong, *images.shape[2:])
@@ -201,12 +251,18 @@ def test_a_strong_view_is_pillows_operations_one_after_the_other(strong: str, im
         assert torch.equal(result, from_pillow(expected))
 
 
-def slow_weak(image: NDArray[np.uint8], flip: bool, top: int, left: int, pad: int) -> NDArray[np.uint8]:
-    padded = np.pad(image[:, :, ::-1] if flip else image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
+def slow_weak(
+    image: NDArray[np.uint8], flip: bool, top: int, left: int, pad: int
+) -> NDArray[np.uint8]:
+    padded = np.pad(
+        image[:, :, ::-1] if flip else image, ((0, 0), (pad, pad), (pad, pad)), mode="reflect"
+    )
     return padded[:, top : top + image.shape[1], left : left + image.shape[2]]
 
 
-@pytest.mark.parametrize("recipe", [COLOUR, GREY, Recipe((0.5,) * 3, (0.2,) * 3, flip=False, pad=0)])
+@pytest.mark.parametrize(
+    "recipe", [COLOUR, GREY, Recipe((0.5,) * 3, (0.2,) * 3, flip=False, pad=0)]
+)
 def test_a_weak_view_is_a_crop_of_the_reflected_image(recipe: Recipe) -> None:
     images, keys = noise_images(60, len(recipe.mean), 9, 11), bits(5, (60,))
     draws = uniform(fold(keys, "weak"), (3,)).numpy()
@@ -214,7 +270,9 @@ def test_a_weak_view_is_a_crop_of_the_reflected_image(recipe: Recipe) -> None:
     mean, std = (np.array(values)[:, None, None] for values in (recipe.mean, recipe.std))
     for image, (flip, top, left), result in zip(images.numpy(), draws, views, strict=True):
         places = 2 * recipe.pad + 1
-        expected = slow_weak(image, recipe.flip and flip < 0.5, int(top * places), int(left * places), recipe.pad)
+        expected = slow_weak(
+            image, recipe.flip and flip < 0.5, int(top * places), int(left * places), recipe.pad
+        )
         np.testing.assert_allclose(result, (expected / 255 - mean) / std, rtol=1e-12, atol=1e-12)
 
 
@@ -259,7 +317,9 @@ def test_what_a_shift_lets_in_is_black_before_normalising() -> None:
 
 def test_noise_is_standard_normal_halved_on_the_normalised_image() -> None:
     images, keys = noise_images(300, 1, 28, 28), bits(2, (300,))
-    added = view("noise", images, keys, GREY, torch.float64) - view("plain", images, keys, GREY, torch.float64)
+    added = view("noise", images, keys, GREY, torch.float64) - view(
+        "plain", images, keys, GREY, torch.float64
+    )
     assert abs(added.mean()) < 0.005 and abs(added.std() - 0.5) < 0.005
     assert abs((added**4).mean() / 0.5**4 - 3) < 0.1
 
@@ -323,13 +383,17 @@ def test_a_gpu_gives_the_same_views_without_waiting(name: str, strong: str) -> N
         on_gpu = view(name, there, its_keys, RECIPES[strong])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    torch.testing.assert_close(on_gpu.cpu(), view(name, images, keys, RECIPES[strong]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        on_gpu.cpu(), view(name, images, keys, RECIPES[strong]), rtol=1e-6, atol=1e-6
+    )
 
 
 COUNT = 40_000
 
 
-def test_two_operations_are_drawn_with_replacement_and_neither_applied_a_quarter_of_the_time() -> None:
+def test_two_operations_are_drawn_with_replacement_and_neither_applied_a_quarter_of_the_time() -> (
+    None
+):
     for strong, drawn in (("semifl-ra", 0.5), ("fixmatch-ra", 0.5 * 13 / 14)):
         codes = _draw(bits(1, (COUNT,)), strong, 32, 32)[0][:, :2]
         nothing = (codes < 0).double()
@@ -342,20 +406,37 @@ def test_two_operations_are_drawn_with_replacement_and_neither_applied_a_quarter
 
 
 def test_semifls_pool_has_the_published_strengths() -> None:
-    codes, rows = (part.flatten(0, 1).tolist() for part in _draw(bits(2, (COUNT,)), "semifl-ra", 32, 32))
+    codes, rows = (
+        part.flatten(0, 1).tolist() for part in _draw(bits(2, (COUNT,)), "semifl-ra", 32, 32)
+    )
     applied = [(NAMES[code], row[:6]) for code, row in zip(codes, rows, strict=True) if code >= 0]
     drawn = {(name, *(round(number, 6) for number in row)) for name, row in applied}
-    enhanced = {(name, 1.9, 0, 0, 0, 0, 0) for name in ("brightness", "colour", "contrast", "sharpness")}
-    tables = {("autocontrast", *[0] * 6), ("equalize", *[0] * 6), ("posterize", 4, *[0] * 5), ("solarize", *[0] * 6)}
-    geometry = {("nearest", *(round(number, 6) for number in _rotation(angle, 32, 32))) for angle in (30, -30)}
+    enhanced = {
+        (name, 1.9, 0, 0, 0, 0, 0) for name in ("brightness", "colour", "contrast", "sharpness")
+    }
+    tables = {
+        ("autocontrast", *[0] * 6),
+        ("equalize", *[0] * 6),
+        ("posterize", 4, *[0] * 5),
+        ("solarize", *[0] * 6),
+    }
+    geometry = {
+        ("nearest", *(round(number, 6) for number in _rotation(angle, 32, 32)))
+        for angle in (30, -30)
+    }
     for sign in (1, -1):
-        geometry |= {("bilinear", 1, 0.3 * sign, 0, 0, 1, 0), ("bilinear", 1, 0, 0, 0.3 * sign, 1, 0)}
+        geometry |= {
+            ("bilinear", 1, 0.3 * sign, 0, 0, 1, 0),
+            ("bilinear", 1, 0, 0, 0.3 * sign, 1, 0),
+        }
         geometry |= {("nearest", 1, 0, 100 * sign, 0, 1, 0), ("nearest", 1, 0, 0, 0, 1, 100 * sign)}
     assert drawn == enhanced | tables | geometry | {("cutout", 41, 0, 0, 0, 0, 0)}
 
 
 def test_one_semifl_view_in_eight_is_black() -> None:
-    """Translation empties 1 - (14/15)^2 = 12.9 %; a tenth of those emptied first are then inverted or boxed."""
+    """Translation empties 1 - (14/15)^2 = 12.9 %; a tenth of those emptied first are then inverted
+    or boxed.
+    """
     images = COLLECTIONS["photographs"].repeat(COUNT // 48, 1, 1, 1)
     keys = bits(3, (len(images),))
     codes, rows = _draw(keys, "semifl-ra", 32, 32)
@@ -368,7 +449,8 @@ def test_one_semifl_view_in_eight_is_black() -> None:
 def test_semifls_box_covers_most_of_the_image() -> None:
     edge = torch.full((COUNT, 6), 41.0, dtype=torch.float64)
     covered = image_ops.cutout(
-        torch.zeros(COUNT, 1, 32, 32, dtype=torch.uint8), torch.cat([edge, uniform(bits(6, (COUNT,)), (2,))], 1)
+        torch.zeros(COUNT, 1, 32, 32, dtype=torch.uint8),
+        torch.cat([edge, uniform(bits(6, (COUNT,)), (2,))], 1),
     )
     share = (covered > 0).double().mean((1, 2, 3))
     assert share.mean().item() == pytest.approx(0.88, abs=0.01)
@@ -411,13 +493,20 @@ def test_misspelt_names_and_impossible_recipes_are_refused_in_one_sentence() -> 
 
 def test_images_of_the_wrong_kind_are_refused() -> None:
     images, keys = COLLECTIONS["noise"], bits(4, (24,))
-    for wrong, its_keys in ((images.float(), keys), (images[0], keys), (images[:, :1], keys), (images, keys[:3])):
+    for wrong, its_keys in (
+        (images.float(), keys),
+        (images[0], keys),
+        (images[:, :1], keys),
+        (images, keys[:3]),
+    ):
         with pytest.raises(DataError):
             view("plain", wrong, its_keys, COLOUR)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_in_channels_last_are_the_same_and_what_is_computed_of_them_stays_so(channels: int) -> None:
+def test_images_in_channels_last_are_the_same_and_what_is_computed_of_them_stays_so(
+    channels: int,
+) -> None:
     images = torch.randn(4, channels, 6, 6, generator=torch.Generator().manual_seed(0))
     turned = channels_last(images)
     assert torch.equal(turned, images)

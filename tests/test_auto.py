@@ -41,7 +41,9 @@ def test_the_faster_executor_is_chosen(
     assert auto.faster(MODEL, POOLS, SETTING, tmp_path / "found.json") == winner
 
 
-def test_what_was_found_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = auto.faster(MODEL, POOLS, SETTING, tmp_path / "deep" / "found.json")
 
     def never(*_: Any) -> str:
@@ -50,11 +52,18 @@ def test_what_was_found_is_not_measured_again(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(auto, "_measured", never)
     assert auto.faster(MODEL, POOLS, SETTING, tmp_path / "deep" / "found.json") == found
     with pytest.raises(AssertionError, match="measured again"):
-        auto.faster(Architecture("mlp", (1, 8, 8), 10).initial(1), POOLS, SETTING, tmp_path / "deep" / "found.json")
+        auto.faster(
+            Architecture("mlp", (1, 8, 8), 10).initial(1),
+            POOLS,
+            SETTING,
+            tmp_path / "deep" / "found.json",
+        )
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": "neither"}', "\x00"])
-def test_a_damaged_memory_is_measured_anew(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_memory_is_measured_anew(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "found.json").write_text(content)
     monkeypatch.setattr(auto, "_measured", lambda *_: "stack")
     assert auto.faster(MODEL, POOLS, SETTING, tmp_path / "found.json") == "stack"

@@ -1,4 +1,6 @@
-"""Which image comes at which step, in which view: full batches, every image once an epoch, whatever the cut."""
+"""Which image comes at which step, in which view: full batches, every image once an epoch, whatever
+the cut.
+"""
 
 from collections import Counter
 from copy import copy
@@ -24,13 +26,20 @@ SETTING = Setting(RECIPE)
 
 
 def images(count: int, labelled: bool = True, side: int = 4) -> Images:
-    """`count` images inside a store three times as large; an image's label is its place in the set."""
+    """`count` images inside a store three times as large; an image's label is its place in the
+    set.
+    """
     store = (bits(1, (3 * count, 1, side, side)) & 255).to(torch.uint8)
     index = torch.arange(count) * 3 + 1
     return Images(store, index, torch.arange(count) if labelled else None)
 
 
-def train(streams: dict[str, Stream], epochs: int | None = None, steps: int | None = None, rate: float = 0.1) -> Train:
+def train(
+    streams: dict[str, Stream],
+    epochs: int | None = None,
+    steps: int | None = None,
+    rate: float = 0.1,
+) -> Train:
     return Train(None, streams, lambda *_: None, SGD(rate), epochs=epochs, steps=steps)
 
 
@@ -39,8 +48,15 @@ def drawn(made: list[Batch], stream: str = "data") -> Tensor:
 
 
 @settings(max_examples=50, deadline=None)
-@given(count=st.integers(1, 25), size=st.integers(1, 12), epochs=st.integers(1, 3), key=st.integers(0, 2**40))
-def test_every_image_comes_once_an_epoch_and_every_batch_is_full(count: int, size: int, epochs: int, key: int) -> None:
+@given(
+    count=st.integers(1, 25),
+    size=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    key=st.integers(0, 2**40),
+)
+def test_every_image_comes_once_an_epoch_and_every_batch_is_full(
+    count: int, size: int, epochs: int, key: int
+) -> None:
     stream = Stream(images(count), view="plain", batch=size)
     made = list(batches(train({"data": stream}, epochs=epochs), key, SETTING))
     length = -(-count // size)
@@ -48,13 +64,16 @@ def test_every_image_comes_once_an_epoch_and_every_batch_is_full(count: int, siz
     for epoch in range(epochs):
         rows = drawn(made[epoch * length : (epoch + 1) * length]).flatten().tolist()
         assert sorted(rows[:count]) == list(range(count))
-        # What fills the last batch up is the epoch's beginning, over and over for a client smaller than a batch.
+        # What fills the last batch up is the epoch's beginning, over and over for a client smaller
+        # than a batch.
         assert rows[count:] == [rows[place % count] for place in range(count, length * size)]
 
 
 def test_a_batch_holds_the_pixels_and_labels_of_its_index() -> None:
     source = images(7)
-    for batch in batches(train({"data": Stream(source, view="plain", batch=3)}, epochs=2), 5, SETTING):
+    for batch in batches(
+        train({"data": Stream(source, view="plain", batch=3)}, epochs=2), 5, SETTING
+    ):
         sample = batch.data
         expected = view("plain", source.store[source.index[sample.index]], sample.index, RECIPE)
         assert torch.equal(sample.images, expected) and torch.equal(sample.label, sample.index)
@@ -66,17 +85,24 @@ def test_step_epoch_rate_and_key_say_where_a_batch_stands() -> None:
     assert [int(batch.epoch) for batch in made] == [0, 0, 0, 1, 1, 1, 2, 2]
     assert {float(batch.rate) for batch in made} == {0.3}
     assert len({int(batch.key) for batch in made}) == 8
-    assert all(isinstance(leaf, Tensor) for leaf in (made[0].step, made[0].epoch, made[0].rate, made[0].key))
+    assert all(
+        isinstance(leaf, Tensor)
+        for leaf in (made[0].step, made[0].epoch, made[0].rate, made[0].key)
+    )
 
 
 def test_the_requests_own_rate_goes_before_the_optimisers() -> None:
-    request = Train(None, {"data": Stream(images(2))}, lambda *_: None, SGD(0.1), epochs=1, rate=0.025)
+    request = Train(
+        None, {"data": Stream(images(2))}, lambda *_: None, SGD(0.1), epochs=1, rate=0.025
+    )
     assert float(next(batches(request, 1, SETTING)).rate) == 0.025
 
 
 def test_epochs_and_keys_differ_in_order() -> None:
     request = train({"data": Stream(images(20), batch=20)}, epochs=5)
-    orders = {tuple(row) for key in (1, 2) for row in drawn(list(batches(request, key, SETTING))).tolist()}
+    orders = {
+        tuple(row) for key in (1, 2) for row in drawn(list(batches(request, key, SETTING))).tolist()
+    }
     assert len(orders) == 10
 
 
@@ -87,7 +113,10 @@ def test_streams_of_the_same_images_are_drawn_apart() -> None:
 
 
 def test_the_other_streams_cycle_while_the_first_counts_epochs() -> None:
-    streams = {"data": Stream(images(12), batch=4), "other": Stream(images(5), batch=2, view="plain")}
+    streams = {
+        "data": Stream(images(12), batch=4),
+        "other": Stream(images(5), batch=2, view="plain"),
+    }
     made = list(batches(train(streams, epochs=3), 9, SETTING))
     other = drawn(made, "other")
     assert other.shape == (9, 2)
@@ -111,7 +140,9 @@ def test_an_unknown_way_to_draw_is_refused() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(count=st.integers(1, 9), size=st.integers(1, 5), at_once=st.integers(1, 60))
-def test_how_many_views_are_made_at_once_changes_no_bit(count: int, size: int, at_once: int) -> None:
+def test_how_many_views_are_made_at_once_changes_no_bit(
+    count: int, size: int, at_once: int
+) -> None:
     streams = {
         "data": Stream(images(count, side=8), view=("strong", "weak", "shift"), batch=size),
         "other": Stream(images(6, side=8), view="noise", batch=2, draw="with-replacement"),
@@ -126,9 +157,17 @@ def test_how_many_views_are_made_at_once_changes_no_bit(count: int, size: int, a
 def assert_same_batch(one: Batch, other: Batch) -> None:
     for name, sample in one.streams.items():
         twin = other.streams[name]
-        pairs = zip((*sample.views, sample.index, sample.label), (*twin.views, twin.index, twin.label), strict=True)
+        pairs = zip(
+            (*sample.views, sample.index, sample.label),
+            (*twin.views, twin.index, twin.label),
+            strict=True,
+        )
         assert all(torch.equal(a, b) for a, b in pairs)
-    assert (int(one.step), int(one.epoch), int(one.key)) == (int(other.step), int(other.epoch), int(other.key))
+    assert (int(one.step), int(one.epoch), int(one.key)) == (
+        int(other.step),
+        int(other.epoch),
+        int(other.key),
+    )
 
 
 def test_a_one_sample_clients_batch_holds_ten_different_views() -> None:
@@ -145,7 +184,9 @@ def test_views_of_one_image_are_drawn_apart() -> None:
 
 def test_labels_may_be_soft_or_missing() -> None:
     soft = torch.rand(5, 3)
-    made = next(batches(train({"data": Stream(images(5).labelled(soft), batch=5)}, epochs=1), 4, SETTING))
+    made = next(
+        batches(train({"data": Stream(images(5).labelled(soft), batch=5)}, epochs=1), 4, SETTING)
+    )
     assert torch.equal(made.data.label, soft[made.data.index])
     bare = next(batches(train({"data": Stream(images(5, labelled=False))}, epochs=1), 4, SETTING))
     assert bare.data.label is None and set(named(dict(bare.streams))) == set()
@@ -166,7 +207,9 @@ def test_training_on_nothing_or_for_no_length_is_refused() -> None:
 def test_the_key_of_a_request_names_all_its_randomness() -> None:
     request = train({"data": Stream(images(6, side=8), view="strong", batch=4)}, epochs=2)
     for one, other in zip(
-        batches(request, fold_int(1, 2), SETTING), batches(request, fold_int(1, 2), SETTING), strict=True
+        batches(request, fold_int(1, 2), SETTING),
+        batches(request, fold_int(1, 2), SETTING),
+        strict=True,
     ):
         assert_same_batch(one, other)
 
@@ -184,7 +227,14 @@ def test_lanes_dealt_together_get_what_each_of_them_gets_alone(
     source = images(30)
     lanes = [
         Lane(
-            train({"data": Stream(source.subset(torch.arange(30) < count), ("strong", "plain"), 4, draw)}, steps=many),
+            train(
+                {
+                    "data": Stream(
+                        source.subset(torch.arange(30) < count), ("strong", "plain"), 4, draw
+                    )
+                },
+                steps=many,
+            ),
             key,
         )
         for key, (count, many) in enumerate(zip(counts, steps, strict=False))

@@ -38,7 +38,10 @@ def ink(path: Path, colour: str) -> int:
 
 
 def a_split(labelled: list[int], unlabelled: list[int]) -> Split:
-    first, second = torch.tensor(labelled, dtype=torch.int64), torch.tensor(unlabelled, dtype=torch.int64)
+    first, second = (
+        torch.tensor(labelled, dtype=torch.int64),
+        torch.tensor(unlabelled, dtype=torch.int64),
+    )
     return Split(torch.empty(0, dtype=torch.int64), (first,), (second,))
 
 
@@ -63,8 +66,15 @@ def test_the_ink_of_a_colour_grows_with_the_number_of_images(tmp_path: Path) -> 
     labels = torch.zeros(400, dtype=torch.int64)
     areas = []
     for count in (50, 100, 200):
-        bubble_chart(a_split(list(range(count)), list(range(200, 400))), labels, ("only",), tmp_path / "chart.png")
-        areas.append((ink(tmp_path / "chart.png", LABELLED), ink(tmp_path / "chart.png", UNLABELLED)))
+        bubble_chart(
+            a_split(list(range(count)), list(range(200, 400))),
+            labels,
+            ("only",),
+            tmp_path / "chart.png",
+        )
+        areas.append(
+            (ink(tmp_path / "chart.png", LABELLED), ink(tmp_path / "chart.png", UNLABELLED))
+        )
     # The legend's patches are in both; halves of equal counts have about equal ink.
     (few, pale), (some, _), (equal, _) = areas
     assert few < some < equal

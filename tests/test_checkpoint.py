@@ -1,4 +1,6 @@
-"""A run folder is whole after every round; damage, full disks and killed processes are told in a sentence."""
+"""A run folder is whole after every round; damage, full disks and killed processes are told in a
+sentence.
+"""
 
 import errno
 import json
@@ -23,8 +25,16 @@ from fedglean.run import resume, run
 from fedglean.tree import Record
 
 ROUNDS = 3
-STATE = Record(model=Architecture("cnn", (1, 4, 4), 3, width=0.125, norm="running").initial(1), round=1, rate=0.1)
-CLIENTS: dict[int, Any] = {0: {"momentum": torch.ones(3)}, 7: torch.arange(4, dtype=torch.float64), 12: {}}
+STATE = Record(
+    model=Architecture("cnn", (1, 4, 4), 3, width=0.125, norm="running").initial(1),
+    round=1,
+    rate=0.1,
+)
+CLIENTS: dict[int, Any] = {
+    0: {"momentum": torch.ones(3)},
+    7: torch.arange(4, dtype=torch.float64),
+    12: {},
+}
 
 
 class Killed(Exception):
@@ -33,7 +43,14 @@ class Killed(Exception):
 
 def config(**other: Any) -> Config:
     small = {"clients": 6, "rounds": ROUNDS, "labels": "hub:200"}
-    quick = {"epochs": 1, "threshold": 0.2, "active": 0.3, "hub_batch": 20, "client_batch": 50, "mixup": False}
+    quick = {
+        "epochs": 1,
+        "threshold": 0.2,
+        "active": 0.3,
+        "hub_batch": 20,
+        "client_batch": 50,
+        "mixup": False,
+    }
     return configure("semifl", **{**small, **quick, **other})
 
 
@@ -74,7 +91,10 @@ def copied(folder: Path, place: Path) -> Path:
 
 
 def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "phases")}
+        for line in history
+    ]
 
 
 def tensors(result: Result) -> dict[str, Tensor]:
@@ -105,20 +125,30 @@ def test_a_failing_write_leaves_the_old_file(
     path = tmp_path / "file"
     write_whole(path, b"old")
     monkeypatch.setattr(os, broken, fails(number))
-    with pytest.raises(StorageError, match=f"cannot write .*file: {os.strerror(number)}; nothing that was there"):
+    with pytest.raises(
+        StorageError, match=f"cannot write .*file: {os.strerror(number)}; nothing that was there"
+    ):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
     monkeypatch.undo()
     write_whole(path, b"newer")
-    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"newer")]
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [
+        ("file", b"newer")
+    ]
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     save(Checkpoints(tmp_path), 5, STATE, CLIENTS, set(CLIENTS), {"note": "x"})
     done, state, clients, notes = Checkpoints(tmp_path).load()
     assert (done, notes, sorted(clients)) == (5, {"note": "x"}, [0, 7, 12])
-    assert isinstance(state, Record) and state.round == 1 and state.model.architecture == STATE.model.architecture
-    assert same(tree.named(state), tree.named(STATE)) and same(tree.named(clients), tree.named(CLIENTS))
+    assert (
+        isinstance(state, Record)
+        and state.round == 1
+        and state.model.architecture == STATE.model.architecture
+    )
+    assert same(tree.named(state), tree.named(STATE)) and same(
+        tree.named(clients), tree.named(CLIENTS)
+    )
 
 
 def test_only_clients_that_changed_are_written_anew(tmp_path: Path) -> None:
@@ -141,7 +171,11 @@ def test_only_clients_that_changed_are_written_anew(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_process_are_removed_and_never_read(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     save(store, 1, STATE, CLIENTS, set(CLIENTS), {})
-    for name in ("state-000002.safetensors", ".current.json.partial", "client-000000-000002.safetensors"):
+    for name in (
+        "state-000002.safetensors",
+        ".current.json.partial",
+        "client-000000-000002.safetensors",
+    ):
         (tmp_path / name).write_bytes(b"half of it")
     assert Checkpoints(tmp_path).load()[0] == 1
     save(store, 2, STATE, CLIENTS, set(), {})
@@ -149,7 +183,9 @@ def test_leftovers_of_a_killed_process_are_removed_and_never_read(tmp_path: Path
 
 
 @pytest.mark.parametrize("moment", range(1, 6))
-def test_dying_at_any_write_keeps_one_whole_round(moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dying_at_any_write_keeps_one_whole_round(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Checkpoints(tmp_path)
     save(store, 1, STATE, CLIENTS, set(CLIENTS), {})
     real, moves = os.replace, iter(range(1, 100))
@@ -161,15 +197,26 @@ def test_dying_at_any_write_keeps_one_whole_round(moment: int, tmp_path: Path, m
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(Killed):
-        save(store, 2, Record(STATE, round=2), {n: torch.full((2,), 5.0) for n in CLIENTS}, set(CLIENTS), {})
+        save(
+            store,
+            2,
+            Record(STATE, round=2),
+            {n: torch.full((2,), 5.0) for n in CLIENTS},
+            set(CLIENTS),
+            {},
+        )
     done, state, clients, _ = Checkpoints(tmp_path).load()
     assert (done, state.round) == (1, 1) and same(tree.named(clients), tree.named(CLIENTS))
 
 
-def test_a_sound_file_of_another_round_is_not_taken_for_the_one_that_was_named(tmp_path: Path) -> None:
+def test_a_sound_file_of_another_round_is_not_taken_for_the_one_that_was_named(
+    tmp_path: Path,
+) -> None:
     save(Checkpoints(tmp_path), 1, STATE, CLIENTS, set(CLIENTS), {})
     (tmp_path / "state-000001.safetensors").write_bytes(pack(Record(STATE, round=9)))
-    with pytest.raises(StorageError, match=r"state-000001.safetensors is damaged: its checksum does not match"):
+    with pytest.raises(
+        StorageError, match=r"state-000001.safetensors is damaged: its checksum does not match"
+    ):
         Checkpoints(tmp_path).load()
 
 
@@ -183,7 +230,14 @@ def test_a_flipped_bit_anywhere_in_a_packed_tree_is_noticed(place: int) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"{}", b"\x02" + b"\0" * 7 + b"[]", b"x" * 300, b"[" * 10**5],
+    [
+        b"",
+        b"\xff" * 8,
+        b"\x02" + b"\0" * 7 + b"{}",
+        b"\x02" + b"\0" * 7 + b"[]",
+        b"x" * 300,
+        b"[" * 10**5,
+    ],
     ids=len,
 )
 def test_what_is_no_packed_tree_is_refused(content: bytes) -> None:
@@ -201,12 +255,20 @@ def test_no_read_only_or_missing_place_for_a_folder_goes_without_a_sentence(tmp_
         resume(tmp_path)
 
 
-KINDS = ["checkpoint/state-*", "checkpoint/client-*", "checkpoint/current.json", "split.*", "metrics.jsonl"]
+KINDS = [
+    "checkpoint/state-*",
+    "checkpoint/client-*",
+    "checkpoint/current.json",
+    "split.*",
+    "metrics.jsonl",
+]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_byte_in_any_file_stops_a_resume(kind: str, share: float, halfway: Path, tmp_path: Path) -> None:
+def test_a_flipped_byte_in_any_file_stops_a_resume(
+    kind: str, share: float, halfway: Path, tmp_path: Path
+) -> None:
     folder = copied(halfway, tmp_path)
     path = sorted(folder.glob(kind))[0]
     content = bytearray(path.read_bytes())
@@ -217,10 +279,14 @@ def test_a_flipped_byte_in_any_file_stops_a_resume(kind: str, share: float, half
 
 
 @pytest.mark.parametrize(
-    "junk", [b"[" * 10**5, b'{"content": null, "sha256": null}', b"[1]"], ids=["deep", "null", "list"]
+    "junk",
+    [b"[" * 10**5, b'{"content": null, "sha256": null}', b"[1]"],
+    ids=["deep", "null", "list"],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_junk_in_the_place_of_any_file_stops_a_resume(kind: str, junk: bytes, halfway: Path, tmp_path: Path) -> None:
+def test_junk_in_the_place_of_any_file_stops_a_resume(
+    kind: str, junk: bytes, halfway: Path, tmp_path: Path
+) -> None:
     folder = copied(halfway, tmp_path)
     path = sorted(folder.glob(kind))[0]
     path.write_bytes(junk)
@@ -238,7 +304,9 @@ def test_a_missing_file_stops_a_resume(kind: str, halfway: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
-def test_a_flipped_byte_in_the_final_model_is_noticed(share: float, finished: Any, tmp_path: Path) -> None:
+def test_a_flipped_byte_in_the_final_model_is_noticed(
+    share: float, finished: Any, tmp_path: Path
+) -> None:
     folder = copied(finished[0], tmp_path)
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[int(share * len(content))] ^= 0x15
@@ -288,7 +356,9 @@ def test_a_run_without_its_checkpoint_keeps_its_history(
     origin = halfway if played == "halfway" else finished[0]
     folder = copied(origin, tmp_path)
     shutil.rmtree(folder / "checkpoint")
-    with pytest.raises(StorageError, match=r"the checkpoint of .* is missing, so the run cannot continue"):
+    with pytest.raises(
+        StorageError, match=r"the checkpoint of .* is missing, so the run cannot continue"
+    ):
         resume(folder)
     assert (folder / "metrics.jsonl").read_bytes() == (origin / "metrics.jsonl").read_bytes()
 
@@ -298,12 +368,16 @@ def test_a_folder_that_holds_a_run_is_never_overwritten(finished: Any) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(StorageError, match="already holds this very run; 'fedglean resume"):
         run(config(), folder)
-    with pytest.raises(StorageError, match="holds a run with another configuration; choose another folder"):
+    with pytest.raises(
+        StorageError, match="holds a run with another configuration; choose another folder"
+    ):
         run(config(seed=1), folder)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_finished_run_is_returned_at_once_and_as_it_was(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_returned_at_once_and_as_it_was(
+    finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, result = finished
     model = (folder / "model.safetensors").read_bytes()
     monkeypatch.setattr("fedglean.methods.semifl.SemiFL.fine_tune", fails(errno.EIO))
@@ -312,7 +386,9 @@ def test_a_finished_run_is_returned_at_once_and_as_it_was(finished: Any, monkeyp
     assert (folder / "model.safetensors").read_bytes() == model
 
 
-def test_a_folder_is_held_until_the_final_model_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_held_until_the_final_model_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finish, held = RunFolder.finish, list[bool]()
 
     def noting(self: RunFolder, *given: Any) -> None:
@@ -325,16 +401,22 @@ def test_a_folder_is_held_until_the_final_model_is_in_it(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("number", range(1, ROUNDS + 1))
-def test_resuming_after_any_round_ends_bit_identical(number: int, finished: Any, tmp_path: Path) -> None:
+def test_resuming_after_any_round_ends_bit_identical(
+    number: int, finished: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     run_until(folder, number)
     assert not (folder / "model.safetensors").exists()
     result = resume(folder)
     assert_same_result(result, finished[1])
-    assert (folder / "model.safetensors").read_bytes() == (finished[0] / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (
+        finished[0] / "model.safetensors"
+    ).read_bytes()
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_afresh(finished: Any, tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_afresh(
+    finished: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     run_until(folder, 1, checkpoint_every=100)
     assert (folder / "metrics.jsonl").stat().st_size and not (folder / "checkpoint").exists()
@@ -342,7 +424,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_afresh(finished: Any, t
     assert len((folder / "metrics.jsonl").read_bytes().splitlines()) == ROUNDS + 1
 
 
-def test_rounds_since_the_last_checkpoint_are_played_again_and_not_counted_twice(finished: Any, tmp_path: Path) -> None:
+def test_rounds_since_the_last_checkpoint_are_played_again_and_not_counted_twice(
+    finished: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "commit", committing_until(2))
@@ -362,7 +446,9 @@ def committing_until(last: int) -> Callable[[Checkpoints], None]:
     return commit
 
 
-def test_a_line_cut_short_by_the_kill_is_repaired(finished: Any, halfway: Path, tmp_path: Path) -> None:
+def test_a_line_cut_short_by_the_kill_is_repaired(
+    finished: Any, halfway: Path, tmp_path: Path
+) -> None:
     folder = copied(halfway, tmp_path)
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b'{"round": 3, "accur')

@@ -51,15 +51,32 @@ def test_a_run_leaves_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     assert "last" in result.output and "best" in result.output
     assert "run folder: here" in result.output
     names = {path.name for path in (tmp_path / "here").iterdir()}
-    assert {"config.toml", "metrics.jsonl", "checkpoint", "model.safetensors", "curves.png"} <= names
-    lines = [json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()]
+    assert {
+        "config.toml",
+        "metrics.jsonl",
+        "checkpoint",
+        "model.safetensors",
+        "curves.png",
+    } <= names
+    lines = [
+        json.loads(line) for line in (tmp_path / "here/metrics.jsonl").read_text().splitlines()
+    ]
     assert [(line["round"], line["final"]) for line in lines] == [(1, False), (2, False), (2, True)]
 
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "2")])
 def test_who_hears_of_no_client_is_told(seeds: tuple[str, ...]) -> None:
     silent, heard = (
-        call("run", "semifl", *QUICK, *seeds, "--set", f"threshold={threshold}", "--out", f"at-{threshold}").output
+        call(
+            "run",
+            "semifl",
+            *QUICK,
+            *seeds,
+            "--set",
+            f"threshold={threshold}",
+            "--out",
+            f"at-{threshold}",
+        ).output
         for threshold in (1.0, 0.1)
     )
     assert "no client ever sent an update" in silent
@@ -70,14 +87,19 @@ def test_help_texts_have_no_square_brackets_for_rich_would_take_them_for_markup(
     command: Any = typer.main.get_command(cli.app)
     commands = [command, *command.commands.values(), *command.commands["deploy"].commands.values()]
     texts = [each.help or "" for each in commands]
-    texts += [getattr(parameter, "help", None) or "" for each in commands for parameter in each.params]
+    texts += [
+        getattr(parameter, "help", None) or "" for each in commands for parameter in each.params
+    ]
     assert not [text for text in texts if "[" in text]
 
 
 def test_runs_get_folders_of_their_own_where_none_is_named(tmp_path: Path) -> None:
     for _ in range(2):
         assert call("run", "hub-only", *QUICK).exit_code == 0
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"hub-only-digits-seed0", "hub-only-digits-seed0-2"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "hub-only-digits-seed0",
+        "hub-only-digits-seed0-2",
+    }
 
 
 def test_a_finished_run_says_so_and_predicts_images(tmp_path: Path) -> None:
@@ -102,18 +124,35 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_printed_configuration_is_the_one_that_runs(tmp_path: Path) -> None:
-    printed = call("config", "semifl", "--labels", "hub:30", "--set", "rate=0.2", "--set", "gate.quorum=0.1")
+    printed = call(
+        "config", "semifl", "--labels", "hub:30", "--set", "rate=0.2", "--set", "gate.quorum=0.1"
+    )
     assert printed.output == to_toml(configure("semifl", labels="hub:30", rate=0.2, quorum=0.1))
     (tmp_path / "mine.toml").write_text(printed.output)
     assert call("config", "--config", "mine.toml").output == printed.output
-    assert 'labels = "hub:40"' in call("config", "--config", "mine.toml", "--labels", "hub:40").output
+    assert (
+        'labels = "hub:40"' in call("config", "--config", "mine.toml", "--labels", "hub:40").output
+    )
 
 
 def test_set_reads_numbers_booleans_and_plain_words() -> None:
-    words = ("combine=parallel", "mixup=false", "epochs=2", "rate=1", "split.labels=hub:30", 'strong="semifl-ra"')
+    words = (
+        "combine=parallel",
+        "mixup=false",
+        "epochs=2",
+        "rate=1",
+        "split.labels=hub:30",
+        'strong="semifl-ra"',
+    )
     result = call("config", "semifl", *(part for word in words for part in ("--set", word)))
     expected = configure(
-        "semifl", combine="parallel", mixup=False, epochs=2, rate=1.0, labels="hub:30", strong="semifl-ra"
+        "semifl",
+        combine="parallel",
+        mixup=False,
+        epochs=2,
+        rate=1.0,
+        labels="hub:30",
+        strong="semifl-ra",
     )
     assert result.output == to_toml(expected)
 
@@ -127,7 +166,10 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
     [
         ("run semfl", "unknown method 'semfl'; did you mean 'semifl'?"),
         ("run SemiFL", "did you mean 'semifl'?"),
-        ("run fedavg-", "these begin so: fedavg-all, fedavg-fixmatch, fedavg-fixmatch-hub, fedavg-mixmatch"),
+        (
+            "run fedavg-",
+            "these begin so: fedavg-all, fedavg-fixmatch, fedavg-fixmatch-hub, fedavg-mixmatch",
+        ),
         ("run hub_only", "did you mean 'hub-only'?"),
         ("run label-only", "did you mean 'labels-only'?"),
         ("run", "no method was named; name one, such as semifl"),
@@ -144,7 +186,10 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
             "a.npz' already says who holds what; leave out labels = hub:20",
         ),
         ("run semifl --rounds 0", "rounds must be at least 1, not 0"),
-        ("run semifl --set split.lables=x", "unknown key 'split.lables'; did you mean 'split.labels'?"),
+        (
+            "run semifl --set split.lables=x",
+            "unknown key 'split.lables'; did you mean 'split.labels'?",
+        ),
         ("run semifl --threshold 0.5", "a method's setting is given as --set threshold=VALUE"),
         ("compare semifl --hub-batch 5", "a method's setting is given as --set hub_batch=VALUE"),
         ("run semifl --set rate", "'--set rate' is not an assignment"),
@@ -164,7 +209,9 @@ def test_set_outdoes_a_flag_of_the_same_key() -> None:
         ("list methds", "unknown list or method 'methds'; did you mean 'methods'?"),
     ],
 )
-def test_a_mistake_ends_in_one_sentence_and_leaves_nothing_behind(words: str, sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_ends_in_one_sentence_and_leaves_nothing_behind(
+    words: str, sentence: str, tmp_path: Path
+) -> None:
     result = call(*words.split())
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ") and sentence in result.stderr
@@ -205,9 +252,22 @@ def test_a_hub_starts_nothing_without_its_images_or_in_the_folder_of_another_run
     assert (result.exit_code, result.stderr) == (3, "error: there is no folder images\n")
     Path("images/hub/cat").mkdir(parents=True)
     result = call(
-        "deploy", "branch", "--images", "images", "--number", "0", "--hub", "a:80", "--state", "x", "--insecure"
+        "deploy",
+        "branch",
+        "--images",
+        "images",
+        "--number",
+        "0",
+        "--hub",
+        "a:80",
+        "--state",
+        "x",
+        "--insecure",
     )
-    assert (result.exit_code, result.stderr) == (3, "error: images holds no files; put the images there\n")
+    assert (result.exit_code, result.stderr) == (
+        3,
+        "error: images holds no files; put the images there\n",
+    )
     call("run", "hub-only", *QUICK, "--out", "here")
     result = call("deploy", "hub", "semifl", "--images", ".", *options, "--out", "here")
     assert result.exit_code == StorageError.exit_code
@@ -221,7 +281,9 @@ def test_a_folder_that_is_no_run_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_full_or_read_only_disk_is_a_sentence(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_read_only_disk_is_a_sentence(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train, "train", failing(OSError(number, os.strerror(number), "runs/x")))
     result = call("run", "semifl")
     assert result.exit_code == 4
@@ -234,14 +296,24 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         CliRunner().invoke(cli.app, ["run", "semifl"], catch_exceptions=False)
 
 
-def test_an_interrupt_before_the_first_round_says_that_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_the_first_round_says_that_nothing_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(train, "train", failing(KeyboardInterrupt()))
     result = call("run", "semifl", "--out", "here")
     assert (result.exit_code, result.stderr) == (130, "stopped; nothing was written yet\n")
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from fedglean.cli import main; main()", "run", "hub-only", "--rounds", "60"]
+    command = [
+        sys.executable,
+        "-c",
+        "from fedglean.cli import main; main()",
+        "run",
+        "hub-only",
+        "--rounds",
+        "60",
+    ]
     process = subprocess.Popen([*command, "--out", "here"], stderr=subprocess.PIPE, text=True)
     metrics, deadline = tmp_path / "here/metrics.jsonl", time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
@@ -253,7 +325,10 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert 0 < len(metrics.read_text().splitlines()) < 60
     assert call("resume", "here", "--quiet").exit_code == 0
-    assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [*range(1, 61), 60]
+    assert [json.loads(line)["round"] for line in metrics.read_text().splitlines()] == [
+        *range(1, 61),
+        60,
+    ]
 
 
 @pytest.mark.parametrize("seeds", [(), ("--seeds", "2")])
@@ -265,7 +340,11 @@ def test_a_finished_run_is_shown_where_its_picture_cannot_be_written(
     (tmp_path / "here/curves.png").mkdir()
     result = call("resume", "here")
     assert result.exit_code == 0, result.output
-    assert "here is already finished" in result.output and "best" in result.output and "picture" not in result.output
+    assert (
+        "here is already finished" in result.output
+        and "best" in result.output
+        and "picture" not in result.output
+    )
     assert caplog.messages == ["the picture here/curves.png could not be written: Is a directory"]
 
 
@@ -278,20 +357,42 @@ def test_the_split_is_printed_drawn_saved_and_used_again(tmp_path: Path) -> None
         assert image.format == "PNG"
     split = load_split("split.json")
     assert (len(split.hub), len(split.unlabelled)) == (30, 4)
-    assert call("run", "hub-only", *QUICK, "--split-file", "split.json", "--out", "here").exit_code == 0
+    assert (
+        call("run", "hub-only", *QUICK, "--split-file", "split.json", "--out", "here").exit_code
+        == 0
+    )
     used = RunFolder(tmp_path / "here").split()
     assert used.hub.tolist() == split.hub.tolist()
-    misfit = call("partition", "--data", "digits", "--set", "images=500", "--split-file", "split.json")
+    misfit = call(
+        "partition", "--data", "digits", "--set", "images=500", "--split-file", "split.json"
+    )
     assert misfit.exit_code == 3 and "it was made for other data" in misfit.output, misfit.output
 
 
 def test_nothing_is_written_beside_or_over_other_runs(tmp_path: Path) -> None:
-    compared = ("compare", "semifl", "hub-only", "--rounds", "1", "--seeds", "1", "--executor", "loop", "--quiet")
+    compared = (
+        "compare",
+        "semifl",
+        "hub-only",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--executor",
+        "loop",
+        "--quiet",
+    )
     assert call(*compared, "--out", "both").exit_code == 0
     before = {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()}
-    for words in (("run", "hub-only", *QUICK), ("run", "hub-only", *QUICK, "--seeds", "2"), ("demo", "--seeds", "1")):
+    for words in (
+        ("run", "hub-only", *QUICK),
+        ("run", "hub-only", *QUICK, "--seeds", "2"),
+        ("demo", "--seeds", "1"),
+    ):
         result = call(*words, "--out", "both")
-        assert result.exit_code == 4 and "choose another folder with --out" in result.output, result.output
+        assert result.exit_code == 4 and "choose another folder with --out" in result.output, (
+            result.output
+        )
     assert {path: path.read_bytes() for path in Path("both").rglob("*") if path.is_file()} == before
     assert call("report", "both").exit_code == 0
 
@@ -300,29 +401,48 @@ def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     (tmp_path / "chart.png").mkdir()
     for words in (("--save", "."), ("--out", "chart.png")):
         result = call("partition", *words)
-        assert result.exit_code in (2, 4) and "is a folder; name a file in it" in result.output, result.output
+        assert result.exit_code in (2, 4) and "is a folder; name a file in it" in result.output, (
+            result.output
+        )
 
 
 def test_test_images_that_are_trained_on_are_told(tmp_path: Path) -> None:
-    for place, grey in {"hub/a/0": 1, "hub/b/0": 2, "clients/x/0": 3, "test/a/0": 3, "test/b/0": 4}.items():
+    for place, grey in {
+        "hub/a/0": 1,
+        "hub/b/0": 2,
+        "clients/x/0": 3,
+        "test/a/0": 3,
+        "test/b/0": 4,
+    }.items():
         (tmp_path / place).parent.mkdir(parents=True)
         Image.new("L", (8, 8), grey).save(tmp_path / f"{place}.png")
     result = call("partition", "--data", "folder", "--data-root", str(tmp_path))
-    assert result.exit_code == 0 and "1 of 2 test images are among the training images too" in result.output
+    assert (
+        result.exit_code == 0
+        and "1 of 2 test images are among the training images too" in result.output
+    )
 
 
 @pytest.mark.parametrize("what", [*look.LISTS, *METHODS, "presets"])
 def test_a_list_has_a_line_for_each_name(what: str) -> None:
     result = call("list", what)
     assert result.exit_code == 0
-    names = PRESETS if what == "presets" else look.LISTS[what]() if what in look.LISTS else configure(what).settings
+    names = (
+        PRESETS
+        if what == "presets"
+        else look.LISTS[what]()
+        if what in look.LISTS
+        else configure(what).settings
+    )
     for name in names:
         assert any(line.startswith(f"{name} ") for line in result.output.splitlines()), name
 
 
 def test_list_alone_shows_all_but_the_presets() -> None:
     output = call("list").output
-    assert all(title in output for title in ("methods", "data", "models", "partitions", "labels", "views"))
+    assert all(
+        title in output for title in ("methods", "data", "models", "partitions", "labels", "views")
+    )
     assert f"{len(PRESETS)} presets" in output
 
 

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedglean.config import FLAT, SECTIONS, Config, configure, fingerprint, make_method, read_toml, resolve, to_toml
+from fedglean.config import (
+    FLAT,
+    SECTIONS,
+    Config,
+    configure,
+    fingerprint,
+    make_method,
+    read_toml,
+    resolve,
+    to_toml,
+)
 from fedglean.errors import ConfigError
 from fedglean.methods import METHODS
 
@@ -23,11 +33,17 @@ def test_a_method_alone_is_a_whole_configuration() -> None:
 
 
 def test_a_later_layer_outdoes_an_earlier_one_key_by_key() -> None:
-    config = resolve("semifl", {"split": {"clients": 7, "labels": "hub:30"}, "rounds": 3}, {"split": {"clients": 9}})
+    config = resolve(
+        "semifl",
+        {"split": {"clients": 7, "labels": "hub:30"}, "rounds": 3},
+        {"split": {"clients": 9}},
+    )
     assert (config.split.clients, config.split.labels, config.rounds) == (9, "hub:30", 3)
 
 
-def test_what_a_method_brings_along_is_weaker_than_any_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_method_brings_along_is_weaker_than_any_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     defaults = {"split": {"labels": "each:5", "clients": 4}, "settings": {"rate": 0.5}, "rounds": 6}
     monkeypatch.setitem(METHODS, "fedavg", replace(METHODS["fedavg"], defaults=defaults))
     config = resolve("fedavg", {"split": {"clients": 8}})
@@ -44,13 +60,22 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
 @pytest.mark.parametrize(
     ("layer", "sentence"),
     [
-        ({"split": {"lables": "hub:20"}}, "unknown key 'split.lables'; did you mean 'split.labels'?"),
+        (
+            {"split": {"lables": "hub:20"}},
+            "unknown key 'split.lables'; did you mean 'split.labels'?",
+        ),
         ({"round": 3}, "unknown key 'round'; did you mean 'rounds'?"),
         ({"labels": "hub:20"}, "unknown key 'labels'; did you mean 'split.labels'?"),
         ({"rate": 0.1}, "unknown key 'rate'; did you mean 'settings.rate'?"),
-        ({"settings": {"treshold": 0.9}}, "unknown key 'settings.treshold'; did you mean 'settings.threshold'?"),
+        (
+            {"settings": {"treshold": 0.9}},
+            "unknown key 'settings.treshold'; did you mean 'settings.threshold'?",
+        ),
         ({"split": "iid"}, "split must be a table, [split] in TOML, not the text 'iid'"),
-        ({"split": {"clients": "many"}}, "split.clients must be a whole number, not the text 'many'"),
+        (
+            {"split": {"clients": "many"}},
+            "split.clients must be a whole number, not the text 'many'",
+        ),
         ({"split": {"clients": True}}, "split.clients must be a whole number, not true"),
         ({"split": {"clients": 2.5}}, "split.clients must be a whole number, not 2.5"),
         ({"gate": {"quorum": "0.5"}}, "gate.quorum must be a number, not the text '0.5'"),
@@ -63,11 +88,15 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ({"seed": -1}, "seed must be from 0 to 9223372036854775807, not -1"),
         ({"split": {"clients": 0}}, "split.clients must be at least 1, not 0"),
         ({"gate": {"quorum": 1.5}}, "gate.quorum must be from 0 to 1, not 1.5"),
-        ({"engine": {"threads": 10**11}}, "engine.threads must be from 1 to 1024, not 100000000000"),
+        (
+            {"engine": {"threads": 10**11}},
+            "engine.threads must be from 1 to 1024, not 100000000000",
+        ),
         ({"settings": {"threshold": 2}}, "settings.threshold must be from 0 to 1, not 2.0"),
         (
             {"settings": {"combine": "paralel"}},
-            "unknown settings.combine 'paralel'; did you mean 'parallel'? The choices are fine-tune, halves, parallel.",
+            "unknown settings.combine 'paralel'; did you mean 'parallel'? The choices are "
+            "fine-tune, halves, parallel.",
         ),
         (
             {"engine": {"device": "gpu"}},
@@ -81,11 +110,16 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
             "unknown strong augmentation 'fixmatch'; did you mean 'fixmatch-ra'? "
             "The choices are fixmatch-ra, semifl-ra.",
         ),
-        ({"split": {"partition": "dirichlt:1"}}, "unknown partition 'dirichlt'; did you mean 'dirichlet'?"),
+        (
+            {"split": {"partition": "dirichlt:1"}},
+            "unknown partition 'dirichlt'; did you mean 'dirichlet'?",
+        ),
         ({"split": {"labels": "hup:20"}}, "unknown label layout 'hup'; did you mean 'hub'?"),
     ],
 )
-def test_a_mistake_becomes_a_sentence_that_names_the_key(layer: dict[str, Any], sentence: str) -> None:
+def test_a_mistake_becomes_a_sentence_that_names_the_key(
+    layer: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("semifl", layer)
     assert str(caught.value) == sentence
@@ -106,7 +140,9 @@ def test_a_method_may_refuse_settings_that_are_fine_one_by_one() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_dropout_is_refused_where_no_unit_would_be_dropped(name: str) -> None:
     dropping = {"model": {"name": "mlp", "dropout": 0.5}}
-    with pytest.raises(ConfigError, match=f"model.dropout = 0.5 has no effect with {name} as set here; set it to 0"):
+    with pytest.raises(
+        ConfigError, match=f"model.dropout = 0.5 has no effect with {name} as set here; set it to 0"
+    ):
         resolve(name, dropping)
     if "perturb" in METHODS[name].method.__dataclass_fields__:  # type: ignore[attr-defined]
         assert resolve(name, dropping, {"settings": {"perturb": "dropout"}}).model.dropout == 0.5
@@ -117,18 +153,25 @@ def test_a_wide_resnet_of_any_width_is_a_model() -> None:
 
 
 def test_a_whole_number_is_a_number_and_the_same_one() -> None:
-    whole, real = resolve("semifl", {"settings": {"rate": 1}}), resolve("semifl", {"settings": {"rate": 1.0}})
+    whole, real = (
+        resolve("semifl", {"settings": {"rate": 1}}),
+        resolve("semifl", {"settings": {"rate": 1.0}}),
+    )
     assert isinstance(whole.settings["rate"], float)
     assert fingerprint(whole) == fingerprint(real)
 
 
 def test_numbers_of_numpy_and_paths_are_taken_as_what_they_are() -> None:
-    config = configure("semifl", seed=np.int64(3), rate=np.float32(0.5), data_root=Path("/somewhere"))
+    config = configure(
+        "semifl", seed=np.int64(3), rate=np.float32(0.5), data_root=Path("/somewhere")
+    )
     assert (config.seed, config.settings["rate"], config.data.root) == (3, 0.5, "/somewhere")
     json.dumps(asdict(config))
 
 
-def test_places_stay_what_they_were_wherever_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_stay_what_they_were_wherever_a_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     here = configure("semifl", data="folder", data_root="images", split_file="split.json")
     assert (here.data.root, here.split.file) == (f"{tmp_path}/images", f"{tmp_path}/split.json")
@@ -136,11 +179,16 @@ def test_places_stay_what_they_were_wherever_a_run_is_resumed(tmp_path: Path, mo
     file = tmp_path / "below" / "own.toml"
     file.write_text('[data]\nname = "folder"\nroot = "images"\n[split]\nfile = "../split.json"\n')
     beside = configure("semifl", file=file)
-    assert (beside.data.root, beside.split.file) == (f"{tmp_path}/below/images", f"{tmp_path}/split.json")
+    assert (beside.data.root, beside.split.file) == (
+        f"{tmp_path}/below/images",
+        f"{tmp_path}/split.json",
+    )
 
 
 def test_flat_options_nested_ones_and_dotted_keys_say_the_same() -> None:
-    flat = configure("semifl", data="digits", labels="hub:30", clients=5, model="mlp", rounds=4, rate=0.2)
+    flat = configure(
+        "semifl", data="digits", labels="hub:30", clients=5, model="mlp", rounds=4, rate=0.2
+    )
     nested = configure(
         "semifl",
         data={"name": "digits"},
@@ -151,7 +199,13 @@ def test_flat_options_nested_ones_and_dotted_keys_say_the_same() -> None:
     )
     dotted = configure(
         "semifl",
-        **{"split.labels": "hub:30", "split.clients": 5, "model.name": "mlp", "rounds": 4, "settings.rate": 0.2},
+        **{
+            "split.labels": "hub:30",
+            "split.clients": 5,
+            "model.name": "mlp",
+            "rounds": 4,
+            "settings.rate": 0.2,
+        },
     )
     assert flat == nested == dotted
 
@@ -161,22 +215,37 @@ def test_an_option_that_is_none_was_not_given() -> None:
 
 
 def test_an_unknown_option_gets_a_suggestion_from_options_and_settings() -> None:
-    with pytest.raises(ConfigError, match="unknown option of semifl 'treshold'; did you mean 'threshold'"):
+    with pytest.raises(
+        ConfigError, match="unknown option of semifl 'treshold'; did you mean 'threshold'"
+    ):
         configure("semifl", treshold=0.9)
-    with pytest.raises(ConfigError, match="unknown option of semifl 'client'; did you mean 'clients'"):
+    with pytest.raises(
+        ConfigError, match="unknown option of semifl 'client'; did you mean 'clients'"
+    ):
         configure("semifl", client=3)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_setting_of_a_method_hides_behind_an_option(name: str) -> None:
-    assert not {field.name for field in fields(METHODS[name].method)} & {*FLAT, *SECTIONS, "method", "preset", "file"}
+    assert not {field.name for field in fields(METHODS[name].method)} & {
+        *FLAT,
+        *SECTIONS,
+        "method",
+        "preset",
+        "file",
+    }
 
 
 def test_flags_outdo_the_file_and_the_file_outdoes_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("rounds = 30\nseed = 5\n[split]\nclients = 50\n")
     config = configure(preset="semifl/cifar10-250-iid", file=file, seed=6)
-    assert (config.rounds, config.seed, config.split.clients, config.split.labels) == (30, 6, 50, "hub:250")
+    assert (config.rounds, config.seed, config.split.clients, config.split.labels) == (
+        30,
+        6,
+        50,
+        "hub:250",
+    )
 
 
 def test_a_preset_of_another_method_is_refused() -> None:
@@ -203,11 +272,17 @@ def _through_toml(config: Config, folder: Path) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("own", "says"), [({"data": "folder", "data_root": "a"}, "data.root"), ({"split_file": "b"}, "file")]
+    ("own", "says"),
+    [({"data": "folder", "data_root": "a"}, "data.root"), ({"split_file": "b"}, "file")],
 )
-def test_a_file_says_which_of_its_lines_do_not_count(own: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_a_file_says_which_of_its_lines_do_not_count(
+    own: dict[str, str], says: str, tmp_path: Path
+) -> None:
     config = configure("semifl", **own)
-    assert f"[split]\n# {says} says who holds what; partition, labels and clients do not\n" in to_toml(config)
+    assert (
+        f"[split]\n# {says} says who holds what; partition, labels and clients do not\n"
+        in to_toml(config)
+    )
     assert _through_toml(config, tmp_path) == config
     assert "#" not in to_toml(configure("semifl"))
 
@@ -219,7 +294,8 @@ def test_a_configuration_survives_toml(name: str, tmp_path: Path) -> None:
 
 
 @given(
-    root=st.none() | st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: text != "none"),
+    root=st.none()
+    | st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: text != "none"),
     rate=st.floats(0, allow_infinity=False, allow_nan=False),
     seed=st.integers(0, 2**63 - 1),
     mixup=st.booleans(),
@@ -232,7 +308,16 @@ def test_any_text_and_number_survives_toml(
 
 
 @given(
-    st.sampled_from([("seed", 1), ("rounds", 9), ("clients", 3), ("labels", "hub:40"), ("rate", 0.5), ("threads", 2)])
+    st.sampled_from(
+        [
+            ("seed", 1),
+            ("rounds", 9),
+            ("clients", 3),
+            ("labels", "hub:40"),
+            ("rate", 0.5),
+            ("threads", 2),
+        ]
+    )
 )
 def test_the_fingerprint_sees_what_changes_the_result(change: tuple[str, Any]) -> None:
     assert fingerprint(configure("semifl", **dict([change]))) != fingerprint(configure("semifl"))
@@ -240,7 +325,9 @@ def test_the_fingerprint_sees_what_changes_the_result(change: tuple[str, Any]) -
 
 def test_the_fingerprint_does_not_see_what_changes_nothing() -> None:
     mnist = configure("semifl", data="mnist", data_root="here")
-    assert fingerprint(mnist) == fingerprint(configure("semifl", data="mnist", data_root="there", checkpoint_every=5))
+    assert fingerprint(mnist) == fingerprint(
+        configure("semifl", data="mnist", data_root="there", checkpoint_every=5)
+    )
     own = configure("semifl", data="folder", data_root="here")
     assert fingerprint(own) != fingerprint(configure("semifl", data="folder", data_root="there"))
 

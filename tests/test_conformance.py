@@ -1,4 +1,6 @@
-"""Every method of the package against the contract, and the contract's judge against methods that break it."""
+"""Every method of the package against the contract, and the contract's judge against methods that
+break it.
+"""
 
 import random
 from collections import Counter
@@ -51,7 +53,10 @@ CASES: dict[str, tuple[Method, str]] = {
     "fed-shvr": (SHVR, "static"),
     "fed-shvr uncorrected": (replace(SHVR, correct=False), "static"),
     "fed-shvr unnormalised": (replace(SHVR, normalise=False), "static"),
-    "fed-shvr uncorrected and unnormalised": (replace(SHVR, correct=False, normalise=False), "static"),
+    "fed-shvr uncorrected and unnormalised": (
+        replace(SHVR, correct=False, normalise=False),
+        "static",
+    ),
     "fed-shvr with hard labels": (replace(SHVR, soft_weight=0.0), "static"),
     "fed-shvr with shifted images": (replace(SHVR, perturb="shift"), "static"),
     "fed-shvr with ramped labels": (replace(SHVR, ramped_labels=True), "static"),
@@ -137,7 +142,9 @@ class CapturesLabels(Plain):
 class MakesItsLossAnew(Plain):
     def training(self, me: Me, message: Record) -> Train:
         share = 1 / len(me.labelled)
-        return replace(super().training(me, message), loss=lambda *parts: share * supervised(*parts))
+        return replace(
+            super().training(me, message), loss=lambda *parts: share * supervised(*parts)
+        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +231,9 @@ class UploadsIntegers(Plain):
 
     def client(self, me: Me, message: Record) -> Talk:
         upload = yield from super().client(me, message)
-        return upload and Upload(model=upload.trees["model"], count=message.count + len(me.labelled))
+        return upload and Upload(
+            model=upload.trees["model"], count=message.count + len(me.labelled)
+        )
 
 
 @dataclass(frozen=True)
@@ -342,7 +351,8 @@ def test_the_judge_leaves_the_global_generators_as_they_were() -> None:
 def test_every_damage_is_refused_and_leaves_no_trace(name: str) -> None:
     experiment = small_experiment(Plain(), rounds=2)
     without, damaged = (
-        play(served(experiment, deliver=fault)) for fault in (drop((1, 5)), poison(DAMAGES[name], (1, 5)))
+        play(served(experiment, deliver=fault))
+        for fault in (drop((1, 5)), poison(DAMAGES[name], (1, 5)))
     )
     assert {refusal["client"] for refusal in damaged.history[0]["refused"]} == {5}
     assert damaged.history[1]["refused"] == []
@@ -352,8 +362,12 @@ def test_every_damage_is_refused_and_leaves_no_trace(name: str) -> None:
 def test_a_doubled_upload_counts_once() -> None:
     experiment = small_experiment(Plain(), rounds=2)
     doubled = play(served(experiment, deliver=duplicate((1, 5), (2, 6))))
-    assert [refusal["client"] for line in doubled.history for refusal in line["refused"]].count(5) > 0
-    assert all("duplicate" in refusal["reason"] for line in doubled.history for refusal in line["refused"])
+    assert [refusal["client"] for line in doubled.history for refusal in line["refused"]].count(
+        5
+    ) > 0
+    assert all(
+        "duplicate" in refusal["reason"] for line in doubled.history for refusal in line["refused"]
+    )
     assert difference(play(experiment).tree, doubled.tree) is None
 
 
@@ -361,7 +375,9 @@ def test_a_late_upload_is_stale_and_as_good_as_lost() -> None:
     experiment = small_experiment(Plain(), rounds=3)
     late, lost = (play(served(experiment, deliver=fault((1, 5)))) for fault in (delay, drop))
     assert late.history[0]["refused"] == []
-    assert all("stale: it answers round 1" in refusal["reason"] for refusal in late.history[1]["refused"])
+    assert all(
+        "stale: it answers round 1" in refusal["reason"] for refusal in late.history[1]["refused"]
+    )
     assert late.history[1]["refused"] and late.history[2]["refused"] == []
     assert difference(lost.tree, late.tree) is None
 

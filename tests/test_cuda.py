@@ -1,4 +1,6 @@
-"""What only a GPU can show: its stack gives what the loop on the CPU gives, captured, compiled, cut or fallen back."""
+"""What only a GPU can show: its stack gives what the loop on the CPU gives, captured, compiled, cut
+or fallen back.
+"""
 
 import warnings
 from dataclasses import replace
@@ -26,7 +28,8 @@ from fedglean.sgd import SGD
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    # Some kernels have no deterministic form: torch warns, and the results here are compared with a tolerance.
+    # Some kernels have no deterministic form: torch warns, and the results here are compared with a
+    # tolerance.
     pytest.mark.filterwarnings("ignore"),
 ]
 SETTING = Setting(Recipe((0.5,), (0.25,), flip=False, pad=1))
@@ -34,16 +37,29 @@ COUNTS = (7, 23, 4, 40, 16, 31)
 
 
 def loss(model: Any, batch: Any, frozen: Any) -> Tensor:
-    # Joined, images of one channel came out of a compiled step scrambled: a convolution with a channel a group.
+    # Joined, images of one channel came out of a compiled step scrambled: a convolution with a
+    # channel a group.
     one, other = jointly(model, batch.images.images, batch.others.images)
     return cross_entropy(one, batch.images.label) + cross_entropy(other, batch.others.label)
 
 
 def clients(
-    loss: Any, device: str, dtype: torch.dtype, steps: int = 6, model: str = "cnn", pixels: int = 8, batch: int = 4
+    loss: Any,
+    device: str,
+    dtype: torch.dtype,
+    steps: int = 6,
+    model: str = "cnn",
+    pixels: int = 8,
+    batch: int = 4,
 ) -> list[Party]:
     """Ragged clients that train and nothing else."""
-    store = torch.arange(60 * pixels**2).reshape(60, 1, pixels, pixels).remainder(251).to(torch.uint8).to(device)
+    store = (
+        torch.arange(60 * pixels**2)
+        .reshape(60, 1, pixels, pixels)
+        .remainder(251)
+        .to(torch.uint8)
+        .to(device)
+    )
     start = Architecture(model, (1, pixels, pixels), 10).initial(1, dtype, device)
 
     def talk(count: int) -> Talk:
@@ -89,7 +105,9 @@ def test_a_compiled_stack_is_the_loop_over_a_few_steps(
         assert apart(expected, got) < limit
 
 
-def test_a_compiled_stack_that_narrows_is_the_loop_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_stack_that_narrows_is_the_loop_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "LEAST", 5)
     stack = Stack(replace(SETTING, dtype=torch.float64, compile=True))
     got = stack.run(clients(loss, "cuda", torch.float64, steps=40))
@@ -100,15 +118,24 @@ def test_a_compiled_stack_that_narrows_is_the_loop_in_float64(monkeypatch: pytes
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_gives_on_cuda_what_it_gives_on_the_cpu(name: str, compiled: bool) -> None:
-    config = configure(name, data="digits", model="cnn", rounds=2, dtype="float64", device="cpu", executor="loop")
-    there = replace(config, engine=replace(config.engine, device="cuda", executor="stack", compile=compiled))
+    config = configure(
+        name, data="digits", model="cnn", rounds=2, dtype="float64", device="cpu", executor="loop"
+    )
+    there = replace(
+        config, engine=replace(config.engine, device="cuda", executor="stack", compile=compiled)
+    )
     here = run(config)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         got = run(there)
-    assert not [str(warning.message) for warning in told if "could not be compiled" in str(warning.message)]
+    assert not [
+        str(warning.message) for warning in told if "could not be compiled" in str(warning.message)
+    ]
     for key, predictor in here.predictors.items():
-        a, b = (tree.row(getattr(each, "models", each)).cpu() for each in (predictor, got.predictors[key]))
+        a, b = (
+            tree.row(getattr(each, "models", each)).cpu()
+            for each in (predictor, got.predictors[key])
+        )
         assert float((a - b).abs().max() / a.abs().max()) < 1e-9
 
 
@@ -119,7 +146,9 @@ def test_a_step_that_cannot_be_compiled_runs_uncompiled_and_says_why() -> None:
         return loss(model, batch, frozen)
 
     with pytest.warns(RuntimeWarning, match="could not be compiled"):
-        got = Stack(replace(SETTING, compile=True)).run(clients(stubborn, "cuda", torch.float32, steps=3))
+        got = Stack(replace(SETTING, compile=True)).run(
+            clients(stubborn, "cuda", torch.float32, steps=3)
+        )
     assert apart(reference(torch.float32, steps=3), got) < 2e-3
 
 
@@ -129,14 +158,18 @@ def test_a_step_that_cannot_be_captured_runs_unrecorded_and_says_why() -> None:
         return loss(model, batch, frozen)
 
     with pytest.warns(RuntimeWarning, match="could not be captured"):
-        got = Stack(replace(SETTING, dtype=torch.float64)).run(clients(waits, "cuda", torch.float64))
+        got = Stack(replace(SETTING, dtype=torch.float64)).run(
+            clients(waits, "cuda", torch.float64)
+        )
     assert apart(reference(torch.float64), got) < 1e-10
     del got
     lump = torch.empty(2**30, device="cuda")
     held = torch.cuda.memory_reserved()
     del lump
     give_back()
-    assert torch.cuda.memory_reserved() <= held - 4 * 2**30, "after a failed capture no memory is returned"
+    assert torch.cuda.memory_reserved() <= held - 4 * 2**30, (
+        "after a failed capture no memory is returned"
+    )
 
 
 def test_a_stack_too_wide_for_memory_is_cut() -> None:
@@ -148,7 +181,9 @@ def test_a_stack_too_wide_for_memory_is_cut() -> None:
         return loss(model, batch, frozen) + 0 * rows.sum()
 
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(40 * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        40 * 2**30 / torch.cuda.get_device_properties(0).total_memory
+    )
     try:
         got = stack.run(clients(greedy, "cuda", torch.float64))
     finally:
@@ -159,8 +194,23 @@ def test_a_stack_too_wide_for_memory_is_cut() -> None:
 
 @pytest.mark.parametrize("method", ["semifl", "fed-shvr"])
 def test_two_processes_on_gpus_give_what_one_gives(method: str) -> None:
-    options: dict[str, Any] = {"clients": 6, "block": 2, "rounds": 2, "epochs": 1, "dtype": "float64"}
-    options |= {"labels": "hub:100" if method == "semifl" else "fraction:0.1", "device": "cuda", "executor": "stack"}
-    here, there = (run(configure(method, **options, **more)) for more in ({}, {"placement": "workers", "workers": 2}))
-    ours, theirs = (tree.row(result.predictors["model"].parameters).cpu() for result in (here, there))
+    options: dict[str, Any] = {
+        "clients": 6,
+        "block": 2,
+        "rounds": 2,
+        "epochs": 1,
+        "dtype": "float64",
+    }
+    options |= {
+        "labels": "hub:100" if method == "semifl" else "fraction:0.1",
+        "device": "cuda",
+        "executor": "stack",
+    }
+    here, there = (
+        run(configure(method, **options, **more))
+        for more in ({}, {"placement": "workers", "workers": 2})
+    )
+    ours, theirs = (
+        tree.row(result.predictors["model"].parameters).cpu() for result in (here, there)
+    )
     assert float((ours - theirs).abs().max() / ours.abs().max()) < 1e-10

@@ -1,4 +1,6 @@
-"""The placement `flower` on a grid in this process: the same model as a simulation, whatever a branch sends."""
+"""The placement `flower` on a grid in this process: the same model as a simulation, whatever a
+branch sends.
+"""
 
 import json
 import re
@@ -15,7 +17,16 @@ from fedglean.deploy.branch import Branch
 from fedglean.deploy.local import LocalGrid
 from fedglean.deploy.post import Post, parts_of, reply_to
 from fedglean.deploy.states import States
-from fedglean.deploy.wire import Answer, Declaration, Malformed, Question, read, read_answer, trees_of, written
+from fedglean.deploy.wire import (
+    Answer,
+    Declaration,
+    Malformed,
+    Question,
+    read,
+    read_answer,
+    trees_of,
+    written,
+)
 from fedglean.experiment import Experiment, prepare
 from fedglean.folder import Progress
 from fedglean.method import Upload
@@ -37,12 +48,16 @@ def test_a_federation_ends_in_the_model_of_a_simulation(method: str, tmp_path: P
     experiment = prepare(small(method))
     here = played(experiment)
     there = played(on_flower(experiment, LocalGrid(branches(experiment, tmp_path))))
-    assert [line["answered"] for line in there.history] == [line["answered"] for line in here.history]
+    assert [line["answered"] for line in there.history] == [
+        line["answered"] for line in here.history
+    ]
     assert max(line["answered"] for line in here.history) == 5 and not refusals(there)
     assert same(here, there)
     kept = kept_at_branches(there, tmp_path)
     assert kept.keys() == here.kept.states.keys()
-    assert all(difference(here.kept.states[client], kept[client], ROUNDING) is None for client in kept)
+    assert all(
+        difference(here.kept.states[client], kept[client], ROUNDING) is None for client in kept
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -60,7 +75,9 @@ def test_also_when_an_upload_was_refused_in_between(method: str, tmp_path: Path)
 class Tampered(LocalGrid):
     """One node's answers to orders are changed on their way, in one round."""
 
-    def __init__(self, own: list[Branch], node: int, round: int, change: Callable[[Message, bytes], Message]) -> None:
+    def __init__(
+        self, own: list[Branch], node: int, round: int, change: Callable[[Message, bytes], Message]
+    ) -> None:
         super().__init__(own)
         self.node, self.group, self.change = 100 + node, f"{round}-", change
 
@@ -99,14 +116,20 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "noise": (lambda body: bytes(range(256)) * 50, "."),
     "cut off": (lambda body: body[: len(body) // 2], "damaged"),
     "a bit turned": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
-    "a model": (lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}), "a model"),
-    "a tree in a tree": (lambda body: written(read(Answer, body, 1 << 30)[0], NESTED), "trees in trees"),
+    "a model": (
+        lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}),
+        "a model",
+    ),
+    "a tree in a tree": (
+        lambda body: written(read(Answer, body, 1 << 30)[0], NESTED),
+        "trees in trees",
+    ),
     "too large": (lambda body: body + bytes(1 << 26), "bytes, but at most"),
     "deep": (lambda body: _raw('{"dict": [' * 5000), "."),
     "another letter": (lambda body: written(Question([])), "Answer"),
     "a name of ours": (lambda body: written(read(Answer, body, 1 << 30)[0], TAKEN), "keep"),
     "no trees": (lambda body: written(read(Answer, body, 1 << 30)[0]), "."),
-}  # fmt: skip
+}
 
 
 def _model() -> Any:
@@ -128,16 +151,23 @@ def test_a_bad_answer_is_refused_and_the_round_is_as_without_it(
     change = damaged(DAMAGES[name]) if name in DAMAGES else GARBAGE[name][0]
     grid = Tampered(branches(experiment, tmp_path), 1, 1, reworded(change))
     progress = played(on_flower(experiment, grid))
-    assert {client for client, _ in refusals(progress)} == {1} and all(reason for _, reason in refusals(progress))
+    assert {client for client, _ in refusals(progress)} == {1} and all(
+        reason for _, reason in refusals(progress)
+    )
     if name in GARBAGE:
         assert re.search(GARBAGE[name][1], refusals(progress)[0][1]), refusals(progress)
     assert same(expected, progress, 0.0)
 
 
-def test_an_error_of_flowers_is_a_refusal(tmp_path: Path, without_client_1: tuple[Experiment, Progress]) -> None:
+def test_an_error_of_flowers_is_a_refusal(
+    tmp_path: Path, without_client_1: tuple[Experiment, Progress]
+) -> None:
     experiment, expected = without_client_1
     fails = Tampered(
-        branches(experiment, tmp_path), 1, 1, lambda m, body: Message(Error(5, "Node Unavailable"), reply_to=m)
+        branches(experiment, tmp_path),
+        1,
+        1,
+        lambda m, body: Message(Error(5, "Node Unavailable"), reply_to=m),
     )
     progress = played(on_flower(experiment, fails))
     assert refusals(progress)[0] == (1, "Node Unavailable (Flower's error 5)")
@@ -148,7 +178,10 @@ def test_nobody_answers_for_another_or_for_another_round(
     tmp_path: Path, without_client_1: tuple[Experiment, Progress]
 ) -> None:
     experiment, expected = without_client_1
-    for change, reason in (({"client": 2}, "answers as client 2"), ({"round": 9, "version": "9-0"}, "stale")):
+    for change, reason in (
+        ({"client": 2}, "answers as client 2"),
+        ({"round": 9, "version": "9-0"}, "stale"),
+    ):
 
         def altered(body: bytes, change: dict[str, Any] = change) -> bytes:
             answer, tree = read(Answer, body, 1 << 30)
@@ -191,11 +224,21 @@ def test_words_of_a_branch_are_shown_without_what_would_move_a_cursor(tmp_path: 
 
 @pytest.mark.parametrize(
     "lie",
-    [{"labelled": -1}, {"unlabelled": 10**15}, {"sums": []}, {"squares": [1, 2]},
-     {"sums": [-1]}, {"squares": [0]}, {"squares": [10**30]}, {"sums": [10**4000], "squares": [10**4000]}],
+    [
+        {"labelled": -1},
+        {"unlabelled": 10**15},
+        {"sums": []},
+        {"squares": [1, 2]},
+        {"sums": [-1]},
+        {"squares": [0]},
+        {"squares": [10**30]},
+        {"sums": [10**4000], "squares": [10**4000]},
+    ],
     ids=str,
-)  # fmt: skip
-def test_a_branch_that_declares_the_impossible_is_refused(lie: dict[str, Any], tmp_path: Path) -> None:
+)
+def test_a_branch_that_declares_the_impossible_is_refused(
+    lie: dict[str, Any], tmp_path: Path
+) -> None:
     experiment = prepare(small("fed-shvr", model="mlp"))
     own, said = branches(experiment, tmp_path), []
 
@@ -206,15 +249,23 @@ def test_a_branch_that_declares_the_impossible_is_refused(lie: dict[str, Any], t
 
     own[1] = Lying(**vars(own[1]))
     dataset = experiment.dataset
-    post = Post(LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append)
+    post = Post(
+        LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append
+    )
     assert sorted(post.enrol(quorum=0.8)) == [0, 2, 3, 4]
     assert any("refused branch 1: it declares impossible images" in sentence for sentence in said)
 
 
-def test_a_branch_cannot_have_the_hub_build_a_model_by_a_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model's size is a number in its letter: building one of a node's choice would take all memory there is."""
+def test_a_branch_cannot_have_the_hub_build_a_model_by_a_declaration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model's size is a number in its letter: building one of a node's choice would take all
+    memory there is.
+    """
     letter = written(Declaration(0, "north", 1, 1, [1, 8, 8], [1], [1]), _model())
-    monkeypatch.setattr("fedglean.tree.Architecture.from_json", lambda fields: pytest.fail("it was built"))
+    monkeypatch.setattr(
+        "fedglean.tree.Architecture.from_json", lambda fields: pytest.fail("it was built")
+    )
     with pytest.raises(Malformed, match="a model, but tensors were expected"):
         read(Declaration, letter)
 
@@ -230,5 +281,7 @@ def test_a_duplicate_is_refused_and_the_first_counts(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=1))
     once = played(on_flower(experiment, LocalGrid(branches(experiment, tmp_path / "a"))))
     twice = played(on_flower(experiment, Doubled(branches(experiment, tmp_path / "b"))))
-    assert [reason for _, reason in refusals(twice)] == ["duplicate: this client has answered already"] * 5
+    assert [reason for _, reason in refusals(twice)] == [
+        "duplicate: this client has answered already"
+    ] * 5
     assert same(once, twice, 0.0)

@@ -1,4 +1,6 @@
-"""Branches that fall silent, come back, are started again or lose what they kept, on a grid in this process."""
+"""Branches that fall silent, come back, are started again or lose what they kept, on a grid in this
+process.
+"""
 
 import time
 from dataclasses import replace
@@ -25,7 +27,9 @@ from flower_grid import QUICK, branches, on_flower, played, refusals, same, smal
 
 
 class Silent(LocalGrid):
-    """A node that is listed, as a killed one is for a minute, but does not answer while it is `mute`."""
+    """A node that is listed, as a killed one is for a minute, but does not answer while it is
+    `mute`.
+    """
 
     mute: int | None = None
     unheard = 0
@@ -42,7 +46,9 @@ class Silent(LocalGrid):
         return name
 
 
-def test_a_silent_branch_is_waited_for_once_and_comes_back_with_the_state_it_had(tmp_path: Path) -> None:
+def test_a_silent_branch_is_waited_for_once_and_comes_back_with_the_state_it_had(
+    tmp_path: Path,
+) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=4))
     grid = Silent(branches(experiment, tmp_path))
     flower = on_flower(experiment, grid, replace(QUICK, deadline=5.0, grace=0.3))
@@ -74,7 +80,9 @@ def test_without_a_quorum_it_waits_says_so_and_gives_up(tmp_path: Path) -> None:
     flower.placement.post.tell = said.append
     grid.gone = {100, 101, 102}
     began = time.monotonic()
-    with pytest.raises(RoundError, match=r"only 2 of 5 branches could be reached within .* the quorum is 3"):
+    with pytest.raises(
+        RoundError, match=r"only 2 of 5 branches could be reached within .* the quorum is 3"
+    ):
         played(flower)
     assert time.monotonic() - began > QUICK.gathering and said == [
         "2 of 5 branches can be reached, the quorum is 3; waiting"
@@ -95,12 +103,22 @@ def test_two_nodes_with_one_number_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
-    """North's key is admitted as 0, south's as 1; south says that it is 0, and a node comes with no admitted key."""
+    """North's key is admitted as 0, south's as 1; south says that it is 0, and a node comes with no
+    admitted key.
+    """
     experiment = prepare(small("fed-shvr", model="mlp", clients=2))
     own, said = branches(experiment, tmp_path), []
     grid = LocalGrid([own[0], own[0], own[1]])
     grid.keys = {100: b"north", 101: b"south", 102: b"nobody's"}
-    post = Post(grid, experiment.dataset.classes, 2, [1, 8, 8], QUICK, said.append, {0: b"north", 1: b"south"})
+    post = Post(
+        grid,
+        experiment.dataset.classes,
+        2,
+        [1, 8, 8],
+        QUICK,
+        said.append,
+        {0: b"north", 1: b"south"},
+    )
     with pytest.raises(RoundError, match="branch 1 did not join"):
         post.enrol()
     assert [each for each in said if "refused" in each] == [
@@ -118,12 +136,18 @@ def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
 
 
 class Restarting(LocalGrid):
-    """One node loses the first order of a round, and is started again when it should have answered."""
+    """One node loses the first order of a round, and is started again when it should have
+    answered.
+    """
 
     lost = False
 
     def _push(self, message: Message) -> str:
-        if self.lost or message.metadata.dst_node_id != 101 or not message.metadata.group_id.startswith("2-"):
+        if (
+            self.lost
+            or message.metadata.dst_node_id != 101
+            or not message.metadata.group_id.startswith("2-")
+        ):
             return super()._push(message)
         self.gone, self.lost, self.starts = {101}, True, {101: 1}
         name = super()._push(message)
@@ -131,7 +155,9 @@ class Restarting(LocalGrid):
         return name
 
 
-def test_a_node_that_was_started_again_in_mid_round_gets_its_order_once_more(tmp_path: Path) -> None:
+def test_a_node_that_was_started_again_in_mid_round_gets_its_order_once_more(
+    tmp_path: Path,
+) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=2))
     grid = Restarting(branches(experiment, tmp_path))
     progress = played(on_flower(experiment, grid, replace(QUICK, deadline=30.0, grace=30.0)))
@@ -139,7 +165,9 @@ def test_a_node_that_was_started_again_in_mid_round_gets_its_order_once_more(tmp
 
 
 def test_a_node_that_was_started_again_owes_nothing(tmp_path: Path) -> None:
-    """It was silent in round 2, so round 3 does not ask it; then it is started again, and has nothing to say to 2."""
+    """It was silent in round 2, so round 3 does not ask it; then it is started again, and has
+    nothing to say to 2.
+    """
     experiment = prepare(small("fed-shvr", model="mlp", rounds=4))
     grid = Silent(branches(experiment, tmp_path))
     flower = on_flower(experiment, grid)
@@ -165,7 +193,9 @@ def test_a_node_that_cannot_say_who_it_is_is_not_asked_all_the_time(tmp_path: Pa
     assert len(questions) == 1
 
 
-def test_a_node_that_never_says_who_it_is_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_never_says_who_it_is_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fedglean.deploy.post.INTRODUCTION", 1.5)
     experiment = prepare(small("fed-shvr", model="mlp", rounds=2))
     own = branches(experiment, tmp_path)
@@ -190,7 +220,10 @@ def test_a_number_that_is_taken_is_free_again_when_its_node_is_gone(tmp_path: Pa
     progress = played(flower, rounds=1)
     grid.apps[200] = grid.apps[103]
     progress = played(flower, progress, rounds=2)
-    assert said == ["refused a second node that claims to be branch 3"] and flower.placement.post.nodes[3] == 103
+    assert (
+        said == ["refused a second node that claims to be branch 3"]
+        and flower.placement.post.nodes[3] == 103
+    )
     del grid.apps[103]
     progress = played(flower, progress, rounds=3)
     assert flower.placement.post.nodes[3] == 200
@@ -198,7 +231,9 @@ def test_a_number_that_is_taken_is_free_again_when_its_node_is_gone(tmp_path: Pa
 
 
 def test_a_hub_that_is_resumed_goes_on_from_the_versions_it_knew(tmp_path: Path) -> None:
-    """A round was asked and answered, but never checkpointed: it is asked again, from the older state."""
+    """A round was asked and answered, but never checkpointed: it is asked again, from the older
+    state.
+    """
     experiment = prepare(small("fed-shvr", model="mlp", rounds=3))
     grid = LocalGrid(branches(experiment, tmp_path))
     first = played(on_flower(experiment, grid), rounds=1)
@@ -233,7 +268,10 @@ def test_an_old_order_that_is_finished_late_takes_nothing_away(tmp_path: Path) -
     states.settle("1-0", "")
     assert all(states.load(version) is not None for version in ("2-0", "9-0", "10-0"))
     states.settle("11-0", "10-0", "9-0")
-    assert sorted(path.name for path in states.folder.iterdir()) == ["state-10-0.safetensors", "state-9-0.safetensors"]
+    assert sorted(path.name for path in states.folder.iterdir()) == [
+        "state-10-0.safetensors",
+        "state-9-0.safetensors",
+    ]
 
 
 def test_branches_that_share_a_folder_keep_their_own_states(tmp_path: Path) -> None:
@@ -252,7 +290,10 @@ def test_a_branch_tells_nothing_of_its_files(tmp_path: Path) -> None:
 
     object.__setattr__(own[1], "images", broken)
     progress = played(flower)
-    assert grid.apps and refusals(progress)[0] == (1, "OSError at the branch; its own log says more")
+    assert grid.apps and refusals(progress)[0] == (
+        1,
+        "OSError at the branch; its own log says more",
+    )
 
 
 def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
@@ -260,11 +301,15 @@ def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
     own = branches(experiment, tmp_path)
     flower = on_flower(experiment, LocalGrid(own))
     held = own[1].images([])
-    object.__setattr__(own[1], "images", lambda classes: (held[0], held[1].subset(torch.arange(len(held[1])) > 0)))
+    object.__setattr__(
+        own[1], "images", lambda classes: (held[0], held[1].subset(torch.arange(len(held[1])) > 0))
+    )
     assert "but declared" in refusals(played(flower))[0][1]
 
 
-@pytest.mark.parametrize("name", ["os:system", "fedglean.methods.common:Model", "_secret", "sgd", "start.__call__", ""])
+@pytest.mark.parametrize(
+    "name", ["os:system", "fedglean.methods.common:Model", "_secret", "sgd", "start.__call__", ""]
+)
 def test_a_hub_can_name_client_functions_only(name: str) -> None:
     with pytest.raises(Malformed, match="there is no client function"):
         function_of(name, prepare(small("semifl")).method)
@@ -285,8 +330,15 @@ def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
     with pytest.raises(RoundError):
         post.enrol()
     kind = type(error).__name__
-    assert f"a node that calls itself branch 1 cannot take part: {kind} at the branch; its own log says more" in said
-    assert plain(str(error)) in caplog.text and "\x1b" not in caplog.text and ("Traceback" in caplog.text) == bug
+    assert (
+        f"a node that calls itself branch 1 cannot take part: {kind} at the branch; its own log "
+        "says more" in said
+    )
+    assert (
+        plain(str(error)) in caplog.text
+        and "\x1b" not in caplog.text
+        and ("Traceback" in caplog.text) == bug
+    )
 
 
 def test_a_node_cannot_fill_the_hubs_log(tmp_path: Path) -> None:

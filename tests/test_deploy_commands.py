@@ -13,7 +13,13 @@ from typer.testing import CliRunner
 
 from fedglean.cli import app
 from fedglean.config import configure, to_toml
-from fedglean.deploy.commands import HubOptions, admitted, follow, superlink_command, supernode_command
+from fedglean.deploy.commands import (
+    HubOptions,
+    admitted,
+    follow,
+    superlink_command,
+    supernode_command,
+)
 from fedglean.deploy.hub import Journal
 from fedglean.deploy.keys import make_branch_key, make_hub_keys, public_key
 from fedglean.deploy.processes import Address, wait_until_free
@@ -41,7 +47,9 @@ def test_keys_are_for_their_owner_alone_and_are_not_overwritten(tmp_path: Path) 
         make_branch_key(tmp_path / "b" / "branch.key")
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a folder in which nobody may write"
+)
 def test_keys_in_a_folder_of_others_are_refused_in_a_sentence() -> None:
     with pytest.raises(StorageError, match=r"cannot write /proc/branch\.key: "):
         make_branch_key(Path("/proc/branch.key"))
@@ -62,9 +70,13 @@ def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -
     keys = make_hub_keys(tmp_path / "keys", ["localhost"]).folder
     make_branch_key(keys / "branch.key")
     link = superlink_command(options(tmp_path, keys), tmp_path / "state.db")
-    assert "--enable-supernode-auth" in link and "--ssl-keyfile" in link and "--insecure" not in link
+    assert (
+        "--enable-supernode-auth" in link and "--ssl-keyfile" in link and "--insecure" not in link
+    )
     assert "--disable-runtime-dependency-installation" in link
-    node = supernode_command(1, "north", tmp_path, tmp_path, Address("hub", 8000), keys / "ca.crt", keys / "branch.key")
+    node = supernode_command(
+        1, "north", tmp_path, tmp_path, Address("hub", 8000), keys / "ca.crt", keys / "branch.key"
+    )
     assert "--auth-supernode-private-key" in node and "--insecure" not in node
     assert "--insecure" in superlink_command(options(tmp_path, None), tmp_path / "state.db")
     with pytest.raises(ConfigError, match="there is no"):
@@ -79,7 +91,11 @@ def test_options_of_a_hub_are_remembered(tmp_path: Path) -> None:
 
 def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
     north, south = (make_branch_key(tmp_path / name / "branch.key") for name in ("north", "south"))
-    assert admitted([str(north), str(south)], 2) == admitted([f"1={south}", f"0={north}"], 2) == {0: north, 1: south}
+    assert (
+        admitted([str(north), str(south)], 2)
+        == admitted([f"1={south}", f"0={north}"], 2)
+        == {0: north, 1: south}
+    )
     for texts, reason in (
         ([f"2={north}"], "the last of 2 branches is 1"),
         ([f"0={north}", f"0={south}"], "a second key for branch 0"),
@@ -96,10 +112,20 @@ def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
 
 def test_the_round_table_reads_well_in_a_log() -> None:
     line = {
-        "round": 3, "final": False, "answered": 7, "abstained": 1, "pseudo": {"confident_share": 0.614}, "seconds": 75,
-        "accuracy": {"model": 0.925}, "bytes_down": 6_000_000, "bytes_up": 5_400_000,
-        "refused": [{"client": 4, "reason": "a NaN in 'model'"}, {"client": 9, "reason": "no answer in time"}],
-    }  # fmt: skip
+        "round": 3,
+        "final": False,
+        "answered": 7,
+        "abstained": 1,
+        "pseudo": {"confident_share": 0.614},
+        "seconds": 75,
+        "accuracy": {"model": 0.925},
+        "bytes_down": 6_000_000,
+        "bytes_up": 5_400_000,
+        "refused": [
+            {"client": 4, "reason": "a NaN in 'model'"},
+            {"client": 9, "reason": "no answer in time"},
+        ],
+    }
     row = row_of(line, 10, 20)
     first, second = rendered(row, 160, True), rendered(row, 160, False)
     headings, cells = first.splitlines()
@@ -109,7 +135,11 @@ def test_the_round_table_reads_well_in_a_log() -> None:
     assert row[1:4] == ["8 of 10, 1 idle", "61.4 %", "92.5 %"]
     assert row[-1] == "branch 4: a NaN in 'model'; branch 9: no answer in time"
     assert max(map(len, rendered(row, 100, True).splitlines())) <= 100
-    both = row_of(line | {"final": True, "accuracy": {"SM": 0.5, "UM": 0.25}, "pseudo": {}, "refused": []}, 0, 20)
+    both = row_of(
+        line | {"final": True, "accuracy": {"SM": 0.5, "UM": 0.25}, "pseudo": {}, "refused": []},
+        0,
+        20,
+    )
     assert both[:4] == ["final", "", "", "SM 50.0 %, UM 25.0 %"]
 
 
@@ -127,7 +157,9 @@ def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None
     assert [text.split()[0] for text in said] == ["2", "round", "2", "error:"]
 
 
-def test_a_hub_whose_app_was_killed_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.touch()
     working = "import sys, time; from fedglean.deploy.watch import hold; "
@@ -158,13 +190,17 @@ def test_a_host_that_nobody_knows_is_told_in_one_sentence(host: str) -> None:
         wait_until_free(Address(host, 1), 0.2)
 
 
-def test_resume_starts_the_hub_as_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_starts_the_hub_as_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, own = configure("hassle", model="cnn", rounds=7, rate=0.5), options(tmp_path, tmp_path)
     (own.out / "flower").mkdir(parents=True)
     (own.out / "flower" / "hub.toml").write_text(to_toml(config))
     own.save(own.out / "flower" / "options.json")
     started: list[object] = []
-    monkeypatch.setattr("fedglean.deploy.commands.run_hub", lambda *given: started.append(given[:2]) or 130)
+    monkeypatch.setattr(
+        "fedglean.deploy.commands.run_hub", lambda *given: started.append(given[:2]) or 130
+    )
     said = CliRunner().invoke(app, ["resume", str(own.out)])
     assert said.exit_code == 130 and started == [(config, own)]
     (own.out / "model.safetensors").touch()
@@ -180,5 +216,8 @@ def test_an_address_is_a_host_and_a_port(text: str) -> None:
 
 def test_the_package_does_without_flower() -> None:
     """Importing the command line, and all that a simulation needs, imports no Flower."""
-    code = "import sys; sys.modules['flwr'] = None; import fedglean.cli, fedglean.testing, fedglean.deploy.branch"
+    code = (
+        "import sys; sys.modules['flwr'] = None; import fedglean.cli, fedglean.testing, "
+        "fedglean.deploy.branch"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,7 +17,13 @@ HUB, BRANCH = "10.0.0.7", "10.0.0.8"
 def status(path: str, whence: str) -> int:
     """What a SuperLink answers to an empty request from that address."""
     sent: list[Any] = []
-    about = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "https", "query_string": b""}
+    about = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "https",
+        "query_string": b"",
+    }
     scope = {**about, "path": path, "raw_path": path.encode(), "root_path": "", "headers": []}
 
     async def receive() -> Any:
@@ -31,7 +37,9 @@ def status(path: str, whence: str) -> int:
     return int(sent[0]["status"])
 
 
-@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task"])
+@pytest.mark.parametrize(
+    "path", ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task"]
+)
 def test_runs_are_started_and_worked_on_from_the_hubs_own_machine_alone(path: str) -> None:
     assert status(path, BRANCH) == 403
     assert status(path, HUB) == 415, "Flower itself lets everybody in, and misses the content"
@@ -57,7 +65,9 @@ SEAL = {".info/CONTENT": "pyproject.toml,e5d6,3024"}
     "theirs",
     [
         packed(**{"pyproject.toml": APP, "fedglean/deploy/apps.py": "evil", **SEAL}),
-        packed(**{"pyproject.toml": APP.replace("fedglean.deploy.apps:client_app", "os:abort"), **SEAL}),
+        packed(
+            **{"pyproject.toml": APP.replace("fedglean.deploy.apps:client_app", "os:abort"), **SEAL}
+        ),
         packed(**SEAL),
     ],
 )

@@ -1,4 +1,6 @@
-"""A hub and its branches read their own folders; together they are what a simulation reads from all of them."""
+"""A hub and its branches read their own folders; together they are what a simulation reads from all
+of them.
+"""
 
 import json
 import shutil
@@ -81,7 +83,11 @@ def branches(root: Path, state: Path) -> list[Branch]:
 
 
 def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Hosting:
-    options = {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"} | OPTIONS.get(method, {}) | options
+    options = (
+        {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"}
+        | OPTIONS.get(method, {})
+        | options
+    )
     config = configure(method, **options)
     path = out.with_suffix(".toml")
     path.write_text(to_toml(config))
@@ -89,15 +95,24 @@ def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Ho
 
 
 def models(result: Result) -> dict[str, Any]:
-    return {name: list(each.models) if isinstance(each, Mixture) else each for name, each in result.predictors.items()}
+    return {
+        name: list(each.models) if isinstance(each, Mixture) else each
+        for name, each in result.predictors.items()
+    }
 
 
 @pytest.mark.parametrize("method", OPTIONS)
-def test_a_federation_of_folders_is_the_simulation_of_them(method: str, root: Path, tmp_path: Path) -> None:
+def test_a_federation_of_folders_is_the_simulation_of_them(
+    method: str, root: Path, tmp_path: Path
+) -> None:
     said: list[str] = []
-    result = federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", method), said.append)
+    result = federate(
+        LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", method), said.append
+    )
     options = OPTIONS[method] | {"device": "cpu", "executor": "loop", "dtype": "float64"}
-    simulated = run(configure(method, data="folder", data_root=root, model="mlp", rounds=2, **options))
+    simulated = run(
+        configure(method, data="folder", data_root=root, model="mlp", rounds=2, **options)
+    )
     found = difference(models(simulated), models(result), 1e-10)
     assert found is None, found
     accuracies = [[line["accuracy"] for line in each.history] for each in (simulated, result)]
@@ -108,7 +123,15 @@ def test_a_federation_of_folders_is_the_simulation_of_them(method: str, root: Pa
 def test_a_method_of_ones_own_lies_on_both_sides(root: Path, tmp_path: Path) -> None:
     """Its code is not sent: a branch that does not name the file cannot answer, and says so."""
     use = str(Path(__file__).resolve().parents[1] / "examples" / "own_method.py")
-    options = {"use": use, "model": "mlp", "rounds": 1, "epochs": 1, "active": 1.0, "threshold": 0.2, "device": "cpu"}
+    options = {
+        "use": use,
+        "model": "mlp",
+        "rounds": 1,
+        "epochs": 1,
+        "active": 1.0,
+        "threshold": 0.2,
+        "device": "cpu",
+    }
     plan = hosting(root, tmp_path / "run")
     Path(plan.config).write_text(to_toml(configure("pseudo-avg", **options)))
     knowing, other = branches(root, tmp_path)
@@ -120,7 +143,11 @@ def test_a_method_of_ones_own_lies_on_both_sides(root: Path, tmp_path: Path) -> 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="torch finds no CUDA device here"):
-        federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", device="cuda"), print)
+        federate(
+            LocalGrid(branches(root, tmp_path)),
+            hosting(root, tmp_path / "run", device="cuda"),
+            print,
+        )
     command = [
         "deploy",
         "branch",
@@ -140,20 +167,38 @@ def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path:
 
 
 def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> None:
-    hub = ["deploy", "hub", "semifl", "--images", str(root), "--branches", "2", "--out", str(tmp_path / "run")]
-    for more, reason in (([], "or --insecure to use none"), (["--keys", "k"], "no branch is admitted")):
+    hub = [
+        "deploy",
+        "hub",
+        "semifl",
+        "--images",
+        str(root),
+        "--branches",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    for more, reason in (
+        ([], "or --insecure to use none"),
+        (["--keys", "k"], "no branch is admitted"),
+    ):
         said = CliRunner().invoke(app, [*hub, *more])
         assert said.exit_code == ConfigError.exit_code and reason in said.output
     assert not (tmp_path / "run").exists()
 
 
 def test_the_run_folder_is_that_of_a_simulation(root: Path, tmp_path: Path) -> None:
-    federate(LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run"), lambda sentence: None)
+    federate(
+        LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run"), lambda sentence: None
+    )
     shown = predict(
-        tmp_path / "run", [root / "test" / "3" / f"{load_digits_once().target[60:].tolist().index(3) + 60}.png"]
+        tmp_path / "run",
+        [root / "test" / "3" / f"{load_digits_once().target[60:].tolist().index(3) + 60}.png"],
     )
     assert shown[0].label in "0123456789"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert all(0 < line["pseudo"]["confident_share"] <= 1 for line in lines if not line["final"])
     assert (tmp_path / "run" / "curves.png").exists()
     split = RunFolder(tmp_path / "run").split()
@@ -182,8 +227,12 @@ class Late(Stopping):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(stopped: bool, root: Path, tmp_path: Path) -> None:
-    """Also when the hub is stopped after it came: federation.json knows it, and images are normalised as before."""
+def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(
+    stopped: bool, root: Path, tmp_path: Path
+) -> None:
+    """Also when the hub is stopped after it came: federation.json knows it, and images are
+    normalised as before.
+    """
     said: list[str] = []
     rows: list[list[str]] = []
     plan, grid = hosting(root, tmp_path / "run", rounds=4), Late(branches(root, tmp_path))
@@ -194,8 +243,13 @@ def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(stopped: boo
             federate(grid, plan, said.append, rows.append)
         grid.round = None
     federate(grid, plan, said.append, rows.append)
-    assert said[0] == "1 of 2 branches have joined, the quorum is 1; waiting up to 0.3 s for branch 1"
-    assert "1 of 2 branches, 4 rounds of semifl" in said and "branch 1 has joined, and takes part from now on" in said
+    assert (
+        said[0] == "1 of 2 branches have joined, the quorum is 1; waiting up to 0.3 s for branch 1"
+    )
+    assert (
+        "1 of 2 branches, 4 rounds of semifl" in said
+        and "branch 1 has joined, and takes part from now on" in said
+    )
     third = "2 of 2" if stopped else "1 of 2"  # in which the hub hears of it
     assert [row[1] for row in rows] == ["1 of 2", "1 of 2", third, "2 of 2", ""]
     assert rows[0][-1] == "branch 1: not there when it was asked" and not rows[3][-1]
@@ -206,13 +260,19 @@ def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
     method: str, root: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    whole = federate(LocalGrid(branches(root, tmp_path / "a")), hosting(root, tmp_path / "whole", method), said.append)
+    whole = federate(
+        LocalGrid(branches(root, tmp_path / "a")),
+        hosting(root, tmp_path / "whole", method),
+        said.append,
+    )
     grid = Stopping(branches(root, tmp_path / "b"))
     grid.round = "2-"
     plan = hosting(root, tmp_path / "stopped", method)
     with pytest.raises(KeyboardInterrupt):
         federate(grid, plan, said.append)
-    fresh = LocalGrid(branches(root, tmp_path / "b"))  # node ids mean nothing: these come in another order
+    fresh = LocalGrid(
+        branches(root, tmp_path / "b")
+    )  # node ids mean nothing: these come in another order
     fresh.apps = dict(zip((7, 8), reversed(fresh.apps.values()), strict=True))
     result = federate(fresh, plan, said.append)
     assert "continuing after round 1 of 2" in said
@@ -230,8 +290,14 @@ def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path
         federate(grid, replace(hosting(root, tmp_path / "run"), branches=3), lambda sentence: None)
 
 
-def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(root: Path, tmp_path: Path) -> None:
-    grid, plan, said = Stopping(branches(root, tmp_path)), hosting(root, tmp_path / "run", quorum=1.0), []
+def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(
+    root: Path, tmp_path: Path
+) -> None:
+    grid, plan, said = (
+        Stopping(branches(root, tmp_path)),
+        hosting(root, tmp_path / "run", quorum=1.0),
+        [],
+    )
     grid.round = "2-"
     with pytest.raises(KeyboardInterrupt):
         federate(grid, plan, said.append)
@@ -252,7 +318,9 @@ def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match="not those that the split was made from"):
         federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
     shutil.copy(root / "hub" / "0" / "0.png", images / "hub" / "0")
-    assert federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1]["final"]
+    assert federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1][
+        "final"
+    ]
 
 
 def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None:
@@ -266,7 +334,10 @@ def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None
             with pytest.raises(RoundError):
                 serve(LocalGrid(own), path)
     good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
-    assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == ["1 of 2", "2 of 2"]
+    assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == [
+        "1 of 2",
+        "2 of 2",
+    ]
     assert bad[-1]["code"] == RoundError.exit_code and "branch 1 did not join" in bad[-1]["told"]
 
 
@@ -309,35 +380,65 @@ def test_a_branch_of_another_version_is_refused_before_it_trains(
 ) -> None:
     said: list[str] = []
     rows: list[list[str]] = []
-    result = federate(Unlike(branches(root, tmp_path)), hosting(root, tmp_path / "run"), said.append, rows.append)
+    result = federate(
+        Unlike(branches(root, tmp_path)), hosting(root, tmp_path / "run"), said.append, rows.append
+    )
     theirs, ours = "fedglean 9.9.9 (code 00000000)", f"fedglean {wire.own_version()}"
     assert f"it comes from {theirs}, and this is {ours}; install the same" in " ".join(said)
-    assert f"it comes from {ours}, and this is {theirs}; install the same" in caplog.text, "the branch is told as well"
+    assert f"it comes from {ours}, and this is {theirs}; install the same" in caplog.text, (
+        "the branch is told as well"
+    )
     assert {row[-1] for row in rows[:2]} == {"branch 1: not there when it was asked"}
-    alone = federate(LocalGrid(branches(root, tmp_path / "a")[:1]), hosting(root, tmp_path / "alone"), print)
+    alone = federate(
+        LocalGrid(branches(root, tmp_path / "a")[:1]), hosting(root, tmp_path / "alone"), print
+    )
     assert difference(models(alone), models(result)) is None
 
 
-def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     use = Path(__file__).resolve().parents[1] / "examples" / "own_method.py"
     other = tmp_path / "own_method.py"
     other.write_text(use.read_text() + "\n")
-    options = {"use": str(use), "model": "mlp", "rounds": 1, "epochs": 1, "active": 1.0, "threshold": 0.2}
+    options = {
+        "use": str(use),
+        "model": "mlp",
+        "rounds": 1,
+        "epochs": 1,
+        "active": 1.0,
+        "threshold": 0.2,
+    }
     plan = hosting(root, tmp_path / "run")
     Path(plan.config).write_text(to_toml(configure("pseudo-avg", device="cpu", **options)))
-    north, south = (replace(each, use=str(file)) for each, file in zip(branches(root, tmp_path), (use, other)))  # noqa: B905
+    north, south = (
+        replace(each, use=str(file))
+        for each, file in zip(branches(root, tmp_path), (use, other), strict=False)
+    )
     rows: list[list[str]] = []
     federate(LocalGrid([north, south]), plan, print, rows.append)
-    assert rows[0][-1].startswith("branch 1: the --use file or package") and rows[0][-1].endswith("copy the hub's here")
+    assert rows[0][-1].startswith("branch 1: the --use file or package") and rows[0][-1].endswith(
+        "copy the hub's here"
+    )
 
 
-def test_too_few_branches_give_up_and_the_same_command_goes_on_later(root: Path, tmp_path: Path) -> None:
+def test_too_few_branches_give_up_and_the_same_command_goes_on_later(
+    root: Path, tmp_path: Path
+) -> None:
     plan, said = hosting(root, tmp_path / "run", quorum=1.0), []
-    with pytest.raises(RoundError, match=r"branch 1 did not join within 0\.3 s, but the quorum is 2 of 2"):
+    with pytest.raises(
+        RoundError, match=r"branch 1 did not join within 0\.3 s, but the quorum is 2 of 2"
+    ):
         federate(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
-    assert said == ["1 of 2 branches have joined, the quorum is 2; waiting up to 0.3 s for branch 1"]
+    assert said == [
+        "1 of 2 branches have joined, the quorum is 2; waiting up to 0.3 s for branch 1"
+    ]
     result = federate(LocalGrid(branches(root, tmp_path)), plan, said.append)
-    whole = federate(LocalGrid(branches(root, tmp_path / "b")), hosting(root, tmp_path / "whole", quorum=1.0), print)
+    whole = federate(
+        LocalGrid(branches(root, tmp_path / "b")),
+        hosting(root, tmp_path / "whole", quorum=1.0),
+        print,
+    )
     assert difference(dict(whole.predictors), dict(result.predictors)) is None
 
 
@@ -345,7 +446,9 @@ def _journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
 
 
-def test_each_party_reads_its_own_part_of_what_a_simulation_reads(root: Path, tmp_path: Path) -> None:
+def test_each_party_reads_its_own_part_of_what_a_simulation_reads(
+    root: Path, tmp_path: Path
+) -> None:
     whole, hub = from_folder(root), hub_images(root)
     declared = [
         read(Declaration, branch.declare(written(Question(list(hub.classes)))))[0]
@@ -353,13 +456,21 @@ def test_each_party_reads_its_own_part_of_what_a_simulation_reads(root: Path, tm
     ]
     own = hub.dataset(declared)
     assert own.classes == whole.classes and own.pad == whole.pad
-    assert own.mean == pytest.approx(whole.mean, rel=1e-14) and own.std == pytest.approx(whole.std, rel=1e-14)
+    assert own.mean == pytest.approx(whole.mean, rel=1e-14) and own.std == pytest.approx(
+        whole.std, rel=1e-14
+    )
     assert own.given is not None and whole.given is not None
-    for ours, theirs in zip(own.given.labelled + own.given.unlabelled, whole.given.labelled + whole.given.unlabelled):  # noqa: B905
+    for ours, theirs in zip(
+        own.given.labelled + own.given.unlabelled,
+        whole.given.labelled + whole.given.unlabelled,
+        strict=False,
+    ):
         assert len(ours) == len(theirs)
 
 
-def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulation(root: Path, tmp_path: Path) -> None:
+def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulation(
+    root: Path, tmp_path: Path
+) -> None:
     shutil.copytree(root, tmp_path / "own", ignore=shutil.ignore_patterns("test"))
     (tmp_path / "own" / "test").mkdir()
     whole, hub = from_folder(tmp_path / "own"), hub_images(tmp_path / "own")
@@ -367,7 +478,9 @@ def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulatio
     assert torch.equal(whole.test_images, hub.test_images)
 
 
-def test_a_hub_whose_test_set_lacks_a_class_is_refused_as_its_simulation_is(root: Path, tmp_path: Path) -> None:
+def test_a_hub_whose_test_set_lacks_a_class_is_refused_as_its_simulation_is(
+    root: Path, tmp_path: Path
+) -> None:
     shutil.copytree(root, tmp_path / "own")
     shutil.rmtree(tmp_path / "own" / "test" / "3")
     for read_party in (hub_images, from_folder):
@@ -375,7 +488,9 @@ def test_a_hub_whose_test_set_lacks_a_class_is_refused_as_its_simulation_is(root
             read_party(tmp_path / "own")
 
 
-def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path, tmp_path: Path) -> None:
+def test_a_hub_without_labels_takes_the_classes_from_its_test_images(
+    root: Path, tmp_path: Path
+) -> None:
     (tmp_path / "test").symlink_to(root / "test")
     hub = hub_images(tmp_path)
     assert len(hub.images) == 0 and hub.classes == tuple("0123456789") and hub.shape == [1, 8, 8]
@@ -383,7 +498,9 @@ def test_a_hub_without_labels_takes_the_classes_from_its_test_images(root: Path,
         hub_images(tmp_path / "nothing")
 
 
-def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(root: Path, tmp_path: Path) -> None:
+def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(
+    root: Path, tmp_path: Path
+) -> None:
     """`fedglean run` cannot read a hub's folder: it has no clients in it."""
     own = tmp_path / "own"
     own.mkdir()
@@ -391,8 +508,14 @@ def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(r
         (own / part).symlink_to(root / part)
     outs = [tmp_path / "run", tmp_path / "run-hub-only"]
     for out, method in zip(outs, ("semifl", "hub-only"), strict=True):
-        federate(LocalGrid(branches(root, tmp_path / method)), hosting(own, out, method), lambda sentence: None)
-        options = HubOptions(own, out, 2, Address("hub", 8000), tmp_path / "keys", {0: tmp_path / "a.pub"}, 10, 5, 5)
+        federate(
+            LocalGrid(branches(root, tmp_path / method)),
+            hosting(own, out, method),
+            lambda sentence: None,
+        )
+        options = HubOptions(
+            own, out, 2, Address("hub", 8000), tmp_path / "keys", {0: tmp_path / "a.pub"}, 10, 5, 5
+        )
         (out / "flower").mkdir()
         options.save(out / "flower" / "options.json")
 
@@ -400,19 +523,34 @@ def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(r
     first = data["groups"][0]
     assert first["exam"]["tested"] == 40 and len(first["exam"]["confusion"]) == 10
     unlabelled = first["holders"]["unlabelled"]
-    assert first["holders"]["names"] == ["hub", "north", "south"] and [row[-1] for row in unlabelled] == [0, 40, 25]
+    assert first["holders"]["names"] == ["hub", "north", "south"] and [
+        row[-1] for row in unlabelled
+    ] == [0, 40, 25]
     (answer,) = data["help"]["answers"]
     assert "test images of one seed" in answer["sentence"] and "--seeds" not in answer["sentence"]
 
-    hub = f"--images {own} --branches 2 --out {{}} --listen hub:8000 --deadline 10 --grace 5 --gathering 5"
+    hub = (
+        f"--images {own} --branches 2 --out {{}} --listen hub:8000 --deadline 10 --grace 5 "
+        "--gathering 5"
+    )
     hub += f" --keys {tmp_path / 'keys'} --admit 0={tmp_path / 'a.pub'}"
-    assert first["command"] == f"fedglean deploy hub --config {outs[0] / 'config.toml'} " + hub.format("run-again")
+    assert first[
+        "command"
+    ] == f"fedglean deploy hub --config {outs[0] / 'config.toml'} " + hub.format("run-again")
     start, report = told(gather(outs[:1]), Examiner())["help"]["how"][-2:]
-    assert start.startswith("fedglean deploy hub ") and "--data" not in start and "--seeds" not in start
-    assert start.endswith(" --model mlp --norm static --rounds 2 --seed 0 " + hub.format(report.split()[-1]))
+    assert (
+        start.startswith("fedglean deploy hub ")
+        and "--data" not in start
+        and "--seeds" not in start
+    )
+    assert start.endswith(
+        " --model mlp --norm static --rounds 2 --seed 0 " + hub.format(report.split()[-1])
+    )
 
 
-def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(root: Path, tmp_path: Path) -> None:
+def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(
+    root: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     own = HubOptions(root, out, 2, Address("127.0.0.1", 8000), None, {}, 10, 5, 5)
     federate(LocalGrid(branches(root, tmp_path)), hosting(root, out), lambda sentence: None)
@@ -424,7 +562,9 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(root: Path, t
     hold = "import sys, time, pathlib; from fedglean.checkpoint import lock; "
     hold += "held = lock(pathlib.Path(sys.argv[1]), None); print(flush=True); time.sleep(60)"
     place = tmp_path / "new" / "flower" / "lock"
-    with subprocess.Popen([sys.executable, "-c", hold, str(place)], stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(place)], stdout=subprocess.PIPE
+    ) as other:
         assert other.stdout is not None and other.stdout.readline()
         with pytest.raises(StorageError, match="another process is working"):
             run_hub(configure("semifl"), replace(own, out=tmp_path / "new"), print)

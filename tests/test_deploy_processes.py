@@ -1,7 +1,7 @@
 """Real processes on loopback: what docs/deploy.md tells a new user to type, typed; and killed.
 
-Four to seven minutes on two cores. Nothing waits for a time, everything for something to happen; what is started
-in a test's folder is killed with it, whatever becomes of the test.
+Four to seven minutes on two cores. Nothing waits for a time, everything for something to happen;
+what is started in a test's folder is killed with it, whatever becomes of the test.
 """
 
 import json
@@ -44,9 +44,15 @@ def blocks() -> list[str]:
     """The page's shell blocks, in order."""
     found = re.findall(r"^```sh\n# ([^\n]+)\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
     assert [where for where, _ in found] == [
-        "anywhere", "on the hub", "on north", "on south", "on north, to be left running",
-        "on south, to be left running", "on the hub", "on the hub",
-    ]  # fmt: skip
+        "anywhere",
+        "on the hub",
+        "on north",
+        "on south",
+        "on north, to be left running",
+        "on south, to be left running",
+        "on the hub",
+        "on the hub",
+    ]
     port = _free_port()
     return [what.replace("18443", str(port)) for _, what in found]
 
@@ -59,9 +65,18 @@ def _free_port() -> int:
 
 def typed(script: str, folder: Path, **options: object) -> "subprocess.Popen[str]":
     """As a user would have it: a shell of its own, with the environment's commands in reach."""
-    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.Popen(
-        ["bash", "-ec", script], cwd=folder, env=environment, text=True, start_new_session=True, **options
+        ["bash", "-ec", script],
+        cwd=folder,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        **options,
     )  # type: ignore[call-overload,no-any-return]
 
 
@@ -85,11 +100,15 @@ def finished(script: str, folder: Path, code: int = 0) -> str:
         os.killpg(process.pid, signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
         pytest.fail(f"not finished after {LONG:g} s: {script}\n{output}\n{_logs(folder)}")
-    assert process.returncode == code, f"exit code {process.returncode}: {script}\n{output}\n{_logs(folder)}"
+    assert process.returncode == code, (
+        f"exit code {process.returncode}: {script}\n{output}\n{_logs(folder)}"
+    )
     return output
 
 
-def wait_until(happens: Callable[[], Any], folder: Path, what: str, *working: "subprocess.Popen[str]") -> None:
+def wait_until(
+    happens: Callable[[], Any], folder: Path, what: str, *working: "subprocess.Popen[str]"
+) -> None:
     """Those who work on it must not end before it happens."""
     end = time.monotonic() + LONG
     while not happens():
@@ -100,7 +119,9 @@ def wait_until(happens: Callable[[], Any], folder: Path, what: str, *working: "s
 
 def _logs(folder: Path) -> str:
     """The end of every log, for whoever reads of a failure."""
-    return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(folder.rglob("*.log")))
+    return "\n".join(
+        f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(folder.rglob("*.log"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +146,8 @@ def folder(begun: Path, tmp_path: Path) -> Iterator[Path]:
 def _kill(folder: Path, word: str) -> None:
     """-9, every process of this test that has the word in its command line, and all of its group.
 
-    The youngest first: one whose starter is killed is asked to end, and would say goodbye to the hub.
+    The youngest first: one whose starter is killed is asked to end, and would say goodbye to the
+    hub.
     """
     for number in sorted(_processes(folder), reverse=True):
         with suppress(ProcessLookupError, FileNotFoundError):
@@ -135,7 +157,11 @@ def _kill(folder: Path, word: str) -> None:
 
 def _linger(folder: Path, word: str) -> None:
     """A process of this test hears of nothing any more, as on a machine that is busy."""
-    (number,) = (each for each in _processes(folder) if word.encode() in Path(f"/proc/{each}/cmdline").read_bytes())
+    (number,) = (
+        each
+        for each in _processes(folder)
+        if word.encode() in Path(f"/proc/{each}/cmdline").read_bytes()
+    )
     os.kill(number, signal.SIGSTOP)
 
 
@@ -147,7 +173,9 @@ def _processes(folder: Path) -> list[int]:
             about = [(place / name).read_bytes() for name in ("cmdline", "environ")] + [
                 os.readlink(place / "cwd").encode()
             ]
-            if int(place.name) != os.getpid() and any(str(folder).encode() in text for text in about):
+            if int(place.name) != os.getpid() and any(
+                str(folder).encode() in text for text in about
+            ):
                 found.append(int(place.name))
     return found
 
@@ -170,16 +198,26 @@ def test_the_page_about_deployment_works_as_it_is_written(folder: Path) -> None:
     with (
         running(north, folder, logs["north"]),
         running(south, folder, logs["south"]),
-        running(stranger, folder, logs["stranger"]),  # says that it is branch 0, with a key that nobody admitted
+        running(
+            stranger, folder, logs["stranger"]
+        ),  # says that it is branch 0, with a key that nobody admitted
     ):
         said = finished(hub, folder)
-        wait_until(lambda: "the node ended with status 1" in logs["stranger"].read_text(), folder, "a refusal")
+        wait_until(
+            lambda: "the node ended with status 1" in logs["stranger"].read_text(),
+            folder,
+            "a refusal",
+        )
     assert re.findall(r"^\d of 2 {3,}(\d of 2)", said, re.M) == ["2 of 2"] * 2, said
     assert not [each for line in _metrics(folder) for each in line["refused"]], said
     predicted, resumed = finished(after, folder).strip().rsplit("\n", 1)
     assert "north-images/200.png" in predicted and resumed == "first-run is already finished"
-    secrets = [(folder / f"keys-{name}").read_text() for name in ("hub/server.key", "north/branch.key")]
-    told = said + "".join(path.read_text() for path in [*folder.rglob("*.log"), *folder.rglob("*.jsonl")])
+    secrets = [
+        (folder / f"keys-{name}").read_text() for name in ("hub/server.key", "north/branch.key")
+    ]
+    told = said + "".join(
+        path.read_text() for path in [*folder.rglob("*.log"), *folder.rglob("*.jsonl")]
+    )
     assert not [line for secret in secrets for line in secret.splitlines()[1:-1] if line in told]
     _check_same_as_a_simulation(folder)
     _check_nothing_is_left_running(folder)
@@ -201,30 +239,55 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
         before = _metrics(folder)
         missed = [each for line in before for each in line["refused"]]
         assert before[1]["refused"] and {each["client"] for each in missed} == {1}, before
-        assert {each["reason"] for each in missed[1:]} <= {"not there when it was asked"}, "waited for once more"
+        assert {each["reason"] for each in missed[1:]} <= {"not there when it was asked"}, (
+            "waited for once more"
+        )
         with running(south, folder, folder / "south-again.log"):
             said = finished(f"{hub.strip()} --grace 60", folder)
-    assert "the app of an earlier hub is still running" in said and f"continuing after round {len(before)} of 3" in said
+    assert (
+        "the app of an earlier hub is still running" in said
+        and f"continuing after round {len(before)} of 3" in said
+    )
     lines = _metrics(folder)
-    assert len(lines) >= 3 and not [each for line in lines[len(before) :] for each in line["refused"]], said
+    assert len(lines) >= 3 and not [
+        each for line in lines[len(before) :] for each in line["refused"]
+    ], said
     missing = {(line["round"], each["client"]) for line in lines for each in line["refused"]}
     _check_same_as_a_simulation(folder, rounds=3, deliver=drop(*missing))
     _check_nothing_is_left_running(folder)
 
 
-def _wait_for_order(folder: Path, branch: str, round: int, *working: "subprocess.Popen[str]") -> None:
-    log, what = folder / f"{branch}-state" / "flower" / "node.log", f"an order of round {round} to {branch}"
-    wait_until(lambda: log.exists() and f"ROUND {round}-" in log.read_text(), folder, what, *working)
+def _wait_for_order(
+    folder: Path, branch: str, round: int, *working: "subprocess.Popen[str]"
+) -> None:
+    log, what = (
+        folder / f"{branch}-state" / "flower" / "node.log",
+        f"an order of round {round} to {branch}",
+    )
+    wait_until(
+        lambda: log.exists() and f"ROUND {round}-" in log.read_text(), folder, what, *working
+    )
 
 
-def _check_same_as_a_simulation(folder: Path, rounds: int = 2, deliver: Deliver | None = None) -> None:
+def _check_same_as_a_simulation(
+    folder: Path, rounds: int = 2, deliver: Deliver | None = None
+) -> None:
     root = folder / "simulated"
     (root / "clients").mkdir(parents=True)
     (root / "hub").symlink_to(folder / "hub-images" / "hub")
     for name in ("north", "south"):
         (root / "clients" / name).symlink_to(folder / f"{name}-images")
-    options = {"active": 1.0, "epochs": 1, "threshold": 0.5, "dtype": "float64", "executor": "loop", "device": "cpu"}
-    experiment = prepare(configure("semifl", data="folder", data_root=root, model="mlp", rounds=rounds, **options))
+    options = {
+        "active": 1.0,
+        "epochs": 1,
+        "threshold": 0.5,
+        "dtype": "float64",
+        "executor": "loop",
+        "device": "cpu",
+    }
+    experiment = prepare(
+        configure("semifl", data="folder", data_root=root, model="mlp", rounds=rounds, **options)
+    )
     if deliver is not None:
         experiment = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
     result = play([Run.new(experiment, None)], lambda lines: None)[0]
@@ -235,23 +298,40 @@ def _check_same_as_a_simulation(folder: Path, rounds: int = 2, deliver: Deliver 
 
 def test_a_model_of_90_megabytes_passes_after_a_hub_that_nobody_came_to(folder: Path) -> None:
     for place in sorted((folder / "hub-images" / "hub").glob("*/*"))[:80]:
-        kind = folder / ("branch-images" if int(place.stem) % 9 == 0 else "images/test") / place.parent.name
+        kind = (
+            folder
+            / ("branch-images" if int(place.stem) % 9 == 0 else "images/test")
+            / place.parent.name
+        )
         kind.mkdir(parents=True, exist_ok=True)
         shutil.copy(place, kind)
     (folder / "images").mkdir(exist_ok=True)
     address = f"127.0.0.1:{_free_port()}"
-    hub = f"fedglean deploy hub fedavg --images images --branches 1 --out first-run --listen {address} --insecure"
+    hub = (
+        "fedglean deploy hub fedavg --images images --branches 1 --out first-run --listen "
+        f"{address} --insecure"
+    )
     options = "--model wrn-28-8 --norm group --rounds 1 --set epochs=1 --set evaluate_every=1"
     alone = finished(f"{hub} {options} --gathering 1", folder, code=5)
     assert "0 of 1 branches have joined, the quorum is 1; waiting up to 1 s for branch 0" in alone
     assert "branch 0 did not join within 1 s" in alone
-    branch = f"fedglean deploy branch --number 0 --images branch-images --state state --hub {address} --insecure"
+    branch = (
+        f"fedglean deploy branch --number 0 --images branch-images --state state --hub {address} "
+        "--insecure"
+    )
     with running(branch, folder, folder / "branch.log"):
         said = finished(f"{hub} {options} --gathering {LONG:g}", folder)
     assert "no protection" in said
     line = _metrics(folder)[0]
-    assert line["answered"] == 1 and not line["refused"] and min(line["bytes_down"], line["bytes_up"]) > 90e6, said
-    assert sum(leaf.nbytes for leaf in load_file(folder / "first-run" / "model.safetensors").values()) > 90e6
+    assert (
+        line["answered"] == 1
+        and not line["refused"]
+        and min(line["bytes_down"], line["bytes_up"]) > 90e6
+    ), said
+    assert (
+        sum(leaf.nbytes for leaf in load_file(folder / "first-run" / "model.safetensors").values())
+        > 90e6
+    )
     _check_nothing_is_left_running(folder)
 
 
@@ -275,18 +355,28 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
             command = superlink_command(options, home / "state.db")
             stack.enter_context(Tools(home, print).started(command, home / "link.log"))
         for address in ports.values():
-            wait_until(lambda address=address: _listens(address), folder, f"somebody listening on {address}")  # type: ignore[misc]
+            wait_until(
+                lambda address=address: _listens(address),
+                folder,
+                f"somebody listening on {address}",
+            )  # type: ignore[misc]
         nodes = {}
         for number, (name, (keys, authority, _)) in enumerate(tries.items()):
             home = folder / f"node {number}"
             home.mkdir()
             key = folder / "branch.key" if authority else None
             command = supernode_command(number, name, folder, home, ports[keys], authority, key)
-            nodes[name] = stack.enter_context(Tools(home, print).started(command, home / "node.log"))
+            nodes[name] = stack.enter_context(
+                Tools(home, print).started(command, home / "node.log")
+            )
         for number, (name, node) in enumerate(nodes.items()):
             log = folder / f"node {number}" / "node.log"
             failures = lambda log=log: log.read_text().count("Connection attempt failed")  # noqa: E731
-            wait_until(lambda: node.poll() is not None or failures() >= 4, folder, f"a refusal of {name}")  # noqa: B023
+            wait_until(
+                lambda node=node, failures=failures: node.poll() is not None or failures() >= 4,
+                folder,
+                f"a refusal of {name}",
+            )
             assert node.poll() in (1, None), name
             assert re.search(tries[name][2], log.read_text()), log.read_text()
         refused = (folder / "links" / "good" / "link.log").read_text()

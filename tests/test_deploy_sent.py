@@ -1,4 +1,6 @@
-"""What leaves a branch: the page about deployment lists it for every method, and nothing else is in the messages."""
+"""What leaves a branch: the page about deployment lists it for every method, and nothing else is in
+the messages.
+"""
 
 import re
 from collections.abc import Iterator
@@ -27,13 +29,16 @@ from fedglean.testing.trial import Watched, served, small_experiment
 from fedglean.tree import Tree
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "deploy.md").read_text("utf-8")
-#: Beside tensors, a letter has names, shapes and a checksum: so many bytes, and so many for each tensor.
+#: Beside tensors, a letter has names, shapes and a checksum: so many bytes, and so many for each
+#: tensor.
 LETTER, TENSOR = 1500, 250
 
 
 def listed() -> dict[str, tuple[list[str], str, list[str], str]]:
     """(message, its size, upload, its size) by method, off the page; sizes in models."""
-    rows = re.findall(r"^\| ([a-z0-9, -]+) \| (.*) \| ([0-9.]+) \| (.*) \| ([0-9.]+) \|$", PAGE, re.M)
+    rows = re.findall(
+        r"^\| ([a-z0-9, -]+) \| (.*) \| ([0-9.]+) \| (.*) \| ([0-9.]+) \|$", PAGE, re.M
+    )
     return {
         name: (sorted(re.findall("`(.+?)`", sent)), down, sorted(re.findall("`(.+?)`", back)), up)
         for names, sent, down, back, up in rows
@@ -64,7 +69,13 @@ def eager(name: str) -> Experiment:
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     chosen = own | {key: value for key, value in wanted.items() if key in known}
     if METHODS[name].defaults.get("split", {}).get("clients") == 1:
-        options = {"model": "cnn", "norm": "static", "device": "cpu", "executor": "loop", "dtype": "float64"}
+        options = {
+            "model": "cnn",
+            "norm": "static",
+            "device": "cpu",
+            "executor": "loop",
+            "dtype": "float64",
+        }
         return prepare(configure(name, rounds=2, settings=chosen, **options))
     return small_experiment(kind(**chosen), rounds=2)
 
@@ -111,7 +122,14 @@ def tensors(letter: bytes) -> dict[str, torch.Tensor]:
 
 
 def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
-    options = {"epochs": 1, "rounds": 1, "clients": 3, "labels": "fraction:0.1", "device": "cpu", "executor": "loop"}
+    options = {
+        "epochs": 1,
+        "rounds": 1,
+        "clients": 3,
+        "labels": "fraction:0.1",
+        "device": "cpu",
+        "executor": "loop",
+    }
     if method == "semifl":
         options |= {"labels": "hub:100", "threshold": 0.2}
     if method != "fed-shvr":
@@ -129,8 +147,12 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
     post.enrol()
     plan = Plan.of(experiment.config, experiment.dataset)
     common = (federation, old.executor, old.block, old.quorum, old.stretch)
-    flower: Here = Flower(*common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef")
-    assert play_round(replace(experiment, placement=flower), Progress(0, experiment.start(), Kept(), []), 1)
+    flower: Here = Flower(
+        *common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef"
+    )
+    assert play_round(
+        replace(experiment, placement=flower), Progress(0, experiment.start(), Kept(), []), 1
+    )
     return experiment, grid.letters
 
 
@@ -146,22 +168,35 @@ def test_nothing_else_is_in_the_messages(method: str, tmp_path: Path) -> None:
     assert len(declarations) == 3 and len(answers) >= 3
     message, _, upload, _ = listed()[method]
     allowed = {*upload, *(f"{name}_sums" for name in message)}
-    images = {len(part) for side in (experiment.split.labelled, experiment.split.unlabelled) for part in side} - {0}
+    images = {
+        len(part)
+        for side in (experiment.split.labelled, experiment.split.unlabelled)
+        for part in side
+    } - {0}
     for letter in answers:
         answer, body = read(Answer, letter, 1 << 30)
         found = tensors(letter)
-        assert body is not None and body.keys() == {"trees", "weights"} and body["trees"].keys() <= allowed
+        assert (
+            body is not None
+            and body.keys() == {"trees", "weights"}
+            and body["trees"].keys() <= allowed
+        )
         assert all(isinstance(weight, int | float) for weight in body["weights"].values())
         assert not [path for path, leaf in found.items() if images & set(leaf.shape)], (
             "something is sent for each image"
         )
         size = sum(leaf.numel() * leaf.element_size() for leaf in found.values())
         assert len(letter) < size + LETTER + TENSOR * len(found)
-        assert all(re.fullmatch("(.*_)?loss|objective", name) for name in answer.report or {}) and not answer.error
+        assert (
+            all(re.fullmatch("(.*_)?loss|objective", name) for name in answer.report or {})
+            and not answer.error
+        )
         assert all(isinstance(value, float) for value in (answer.report or {}).values())
     for letter in letters:
         assert str(tmp_path).encode() not in letter
-        assert not [pixels for pixels in _pictures(experiment) if pixels in letter], "an image left its branch"
+        assert not [pixels for pixels in _pictures(experiment) if pixels in letter], (
+            "an image left its branch"
+        )
 
 
 def _pictures(experiment: Experiment) -> Iterator[bytes]:

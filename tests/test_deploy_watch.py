@@ -27,7 +27,9 @@ LOST = "Run ID 1 is not in `RUNNING` status. Ignoring message 310828436066."
 
 
 @contextmanager
-def node(script: str, folder: Path, silence: float) -> Iterator[tuple["subprocess.Popen[bytes]", Watch]]:
+def node(
+    script: str, folder: Path, silence: float
+) -> Iterator[tuple["subprocess.Popen[bytes]", Watch]]:
     """A process that logs what a node would."""
     log = folder / "node.log"
     log.write_text(f"{HEADER}Ignoring message of an earlier start\n")
@@ -54,7 +56,10 @@ def test_a_node_that_dropped_a_message_is_started_again(line: str, tmp_path: Pat
 
 
 def test_a_reply_that_nobody_wants_any_more_is_no_trouble(tmp_path: Path) -> None:
-    with node(f"echo '{LOST.replace('message', 'reply message')}'; exit 0", tmp_path, 60) as (process, watch):
+    with node(f"echo '{LOST.replace('message', 'reply message')}'; exit 0", tmp_path, 60) as (
+        process,
+        watch,
+    ):
         assert attended(process, watch, lambda line: None) == "the node ended with status 0"
 
 
@@ -66,9 +71,13 @@ def test_a_node_with_a_message_that_nothing_works_on_is_started_again(tmp_path: 
 def test_an_app_may_work_as_long_as_it_likes(tmp_path: Path) -> None:
     """It is at work until its process is gone, killed or not."""
     assert not is_at_work(tmp_path)
-    code = "import sys, time; from pathlib import Path; from fedglean.deploy.watch import take_work\n"
+    code = (
+        "import sys, time; from pathlib import Path; from fedglean.deploy.watch import take_work\n"
+    )
     code += "place = take_work(Path(sys.argv[1])); print('at work', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as app:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
+    ) as app:
         assert app.stdout is not None and app.stdout.readline() == b"at work\n"
         with node(f"echo '{TAKEN}'; sleep 1; exit 0", tmp_path, 0.2) as (process, watch):
             assert attended(process, watch, lambda line: None) == "the node ended with status 0"
@@ -98,12 +107,22 @@ def test_a_hub_does_not_start_beside_the_app_of_the_hub_before(tmp_path: Path) -
 
 def test_flower_words_it_as_we_read_it() -> None:
     source = inspect.getsource(supernode)
-    for words in (TAKEN, ANSWERED, "Failed to receive message %s", "Ignoring message %s", "Ignoring reply message %s"):
+    for words in (
+        TAKEN,
+        ANSWERED,
+        "Failed to receive message %s",
+        "Ignoring message %s",
+        "Ignoring reply message %s",
+    ):
         assert words in source
 
 
-def test_flower_answers_out_of_step_once_it_dropped_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    """Why a node must be started again. Where this fails, Flower has learnt better, and the watch may go."""
+def test_flower_answers_out_of_step_once_it_dropped_a_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Why a node must be started again. Where this fails, Flower has learnt better, and the watch
+    may go.
+    """
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     store = InMemoryObjectStore()
     state = InMemoryNodeState(store)
@@ -120,10 +139,14 @@ def test_flower_answers_out_of_step_once_it_dropped_a_message(capsys: pytest.Cap
         contents = {name: each.deflate() for name, each in get_all_nested_objects(own).items()}
         receive = lambda: (own, get_object_tree(own))  # noqa: E731
         found = lambda run, name: contents[name]  # noqa: E731
-        return supernode._pull_and_store_message(state, store, {}, receive, None, None, found, confirm, None)  # type: ignore[arg-type]
+        return supernode._pull_and_store_message(
+            state, store, {}, receive, None, None, found, confirm, None
+        )  # type: ignore[arg-type]
 
     def killed(run: int, name: str) -> None:
-        """The hub is gone when it should hear that the message has arrived; the app has answered already."""
+        """The hub is gone when it should hear that the message has arrived; the app has answered
+        already.
+        """
         supernode._insert_message(Message(RecordDict(), reply_to=old), state, store)
         raise RunNotRunningException
 
@@ -134,4 +157,6 @@ def test_flower_answers_out_of_step_once_it_dropped_a_message(capsys: pytest.Cap
     old, new = message("old"), message("new")
     assert pull(old, killed) is None and pull(new, lambda run, name: None) == 1
     supernode._push_messages(state, store, send, lambda *each: None)
-    assert sent == ["old"]  # and the loop goes on to wait for another message, not for the answer to this one
+    assert sent == [
+        "old"
+    ]  # and the loop goes on to wait for another message, not for the answer to this one

@@ -22,8 +22,12 @@ print(left_to_itself, pages_touched_anew())
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's memory is kept, which is on Linux")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="glibc's memory is kept, which is on Linux"
+)
 def test_memory_that_is_free_again_is_not_fetched_anew_page_by_page() -> None:
-    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
+    ).stdout
     left_to_itself, settled = map(int, told.split())
     assert settled < max(100, left_to_itself / 10)

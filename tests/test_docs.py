@@ -1,8 +1,10 @@
-"""What the documentation says is so: its commands and code run, its links lead somewhere, its reference is the code's.
+"""What the documentation says is so: its commands and code run, its links lead somewhere, its
+reference is the code's.
 
-Blocks marked `sh` (or unmarked ones that begin with a command) and `python` are executed page by page, in order, in one
-empty folder a page. Commands that train get the few words of TINY added at their end, where the last of two equal
-options counts: nothing of what the reader is told to type is left out or changed.
+Blocks marked `sh` (or unmarked ones that begin with a command) and `python` are executed page by
+page, in order, in one empty folder a page. Commands that train get the few words of TINY added at
+their end, where the last of two equal options counts: nothing of what the reader is told to type is
+left out or changed.
 """
 
 import io
@@ -72,7 +74,9 @@ def commands(content: str) -> Iterator[str]:
 
 
 def with_code(page: Path) -> bool:
-    return label(page) not in ELSEWHERE and any(language in ("sh", "python") for language, _ in blocks(page))
+    return label(page) not in ELSEWHERE and any(
+        language in ("sh", "python") for language, _ in blocks(page)
+    )
 
 
 def reason_not_to(command: str) -> str | None:
@@ -80,7 +84,9 @@ def reason_not_to(command: str) -> str | None:
 
 
 def needs_data(words: list[str]) -> bool:
-    return words[1] in ("run", "compare", "partition") and any(word in words for word in PUBLISHED_DATA)
+    return words[1] in ("run", "compare", "partition") and any(
+        word in words for word in PUBLISHED_DATA
+    )
 
 
 def resolved(words: list[str]) -> None:
@@ -129,8 +135,14 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TINY does for commands."""
     run, run_seeds = fedglean.run, fedglean.run_seeds
-    monkeypatch.setattr(fedglean, "run", lambda *given, **options: run(*given, **options | {"rounds": 2}))
-    monkeypatch.setattr(fedglean, "run_seeds", lambda *given, **options: run_seeds(*given, **options | {"rounds": 2}))
+    monkeypatch.setattr(
+        fedglean, "run", lambda *given, **options: run(*given, **options | {"rounds": 2})
+    )
+    monkeypatch.setattr(
+        fedglean,
+        "run_seeds",
+        lambda *given, **options: run_seeds(*given, **options | {"rounds": 2}),
+    )
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if with_code(page)], ids=label)
@@ -142,7 +154,9 @@ def test_every_command_and_every_line_of_code_on_a_page_runs(
     Image.new("L", (8, 8)).save("some.png")  # the reader's own
     names: dict[str, Any] = {"__name__": page.stem}
     for language, content in blocks(page):
-        if "onnx" in content and any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        if "onnx" in content and any(
+            find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")
+        ):
             pytest.skip("the extra export is missing")
         if language == "python":
             with redirect_stdout(io.StringIO()):
@@ -158,7 +172,9 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert {language for language, _ in blocks(page)} <= {"sh", "python", "text", "toml"}
     if page.parent.name != "reference":
         hidden = [
-            content for language, content in blocks(page) if language == "text" and content.startswith("fedglean ")
+            content
+            for language, content in blocks(page)
+            if language == "text" and content.startswith("fedglean ")
         ]
         assert not hidden, "a command in a block of output is not executed"
 
@@ -166,23 +182,36 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 def test_pages_that_another_test_executes_are_known_to_it() -> None:
     for page, test in ELSEWHERE.items():
         if (ROOT / page).exists():
-            assert Path(page).name in (ROOT / "tests" / test).read_text("utf-8"), f"{test} does not read {page}"
+            assert Path(page).name in (ROOT / "tests" / test).read_text("utf-8"), (
+                f"{test} does not read {page}"
+            )
 
 
 def test_what_is_not_executed_is_still_on_some_page() -> None:
-    found = [command for page in PAGES for language, content in blocks(page) if language == "sh"
-             for command in commands(content)]  # fmt: skip
-    unused = [start for start in NOT_HERE if not any(command.startswith(start) for command in found)]
+    found = [
+        command
+        for page in PAGES
+        for language, content in blocks(page)
+        if language == "sh"
+        for command in commands(content)
+    ]
+    unused = [
+        start for start in NOT_HERE if not any(command.startswith(start) for command in found)
+    ]
     assert set(unused) <= {"make lint", "make docs", "git clone", "pip install", "fedglean watch"}
 
 
 def anchors(page: Path) -> set[str]:
     """GitHub's names for headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"], ids=label)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"], ids=label
+)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text("utf-8"))
     for link in LINK.findall(text):
@@ -203,9 +232,13 @@ def test_commands_in_passing_exist_with_their_options(page: Path) -> None:
         while len(words) > 1 and getattr(command, "commands", None) and words[1].islower():
             assert words[1] in command.commands, f"{label(page)} speaks of '{text}'"
             command = command.commands[words.pop(1)]
-        options = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
+        options = {
+            flag for each in command.params for flag in (*each.opts, *each.secondary_opts)
+        } | {"--help"}
         flags = [word.rstrip(",.;") for word in words if word.startswith("--")]
-        assert not [flag for flag in flags if flag not in options], f"{label(page)} speaks of '{text}'"
+        assert not [flag for flag in flags if flag not in options], (
+            f"{label(page)} speaks of '{text}'"
+        )
 
 
 def reference() -> Any:
@@ -221,7 +254,9 @@ def test_the_reference_is_what_the_code_says_now() -> None:
     made = reference().pages()
     assert {page.name for page in (DOCS / "reference").iterdir()} == set(made)
     for name, text in made.items():
-        assert (DOCS / "reference" / name).read_text("utf-8") == text, f"{name} is out of date; 'make docs' writes it"
+        assert (DOCS / "reference" / name).read_text("utf-8") == text, (
+            f"{name} is out of date; 'make docs' writes it"
+        )
 
 
 def test_every_file_and_every_key_that_runs_write_is_in_the_reference(tmp_path: Path) -> None:
@@ -230,7 +265,11 @@ def test_every_file_and_every_key_that_runs_write_is_in_the_reference(tmp_path: 
     fedglean.run_seeds("fedavg", 2, rounds=1, epochs=1, out=tmp_path / "two")
     files = {each.name for folder in ("one", "two") for each in (tmp_path / folder).iterdir()}
     assert {name for name in files if not name.startswith("seed-")} <= set(known.FILES)
-    lines = [json.loads(line) for path in tmp_path.rglob("metrics.jsonl") for line in path.read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for path in tmp_path.rglob("metrics.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     written = set().union(*lines)
     assert written <= set(known.METRICS) and set(known.METRICS) - written <= {"widest"}
     phases = re.findall(r"`(\w+)`", known.METRICS["phases"])

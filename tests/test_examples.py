@@ -1,4 +1,6 @@
-"""What the tutorial and the examples say, done: every command, every block of code, every cell, with fewer rounds."""
+"""What the tutorial and the examples say, done: every command, every block of code, every cell,
+with fewer rounds.
+"""
 
 import json
 import re
@@ -35,7 +37,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """What stands behind the three backticks, and the block."""
-    return re.findall(r"^```(\S+(?: \S+)?)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```(\S+(?: \S+)?)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
 
 
 def shortened(command: str) -> str:
@@ -69,7 +73,10 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, capsys: pytest.CaptureFi
         else:
             assert language in ("text", "toml")
     printed = capsys.readouterr().out
-    assert "cannot be lifted by torch.func.vmap" in printed and "cannot have an `if` on a tensor" in printed
+    assert (
+        "cannot be lifted by torch.func.vmap" in printed
+        and "cannot have an `if` on a tensor" in printed
+    )
     assert "FedAvg on the clients' images" in shown[0] and "at least this confidence" in shown[1]
     assert "pseudo-avg" in shown[4] and "hub-only" in shown[4]
     assert len(shown) == 7
@@ -107,7 +114,9 @@ def test_the_notebook_reads_results(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     results, figure = names["results"], names["figure"]
     assert isinstance(results, dict) and isinstance(figure, Figure)
-    assert len(figure.axes[0].lines) == 2 and len(figure.axes[1].lines) >= 1  # nobody may be confident yet
+    assert (
+        len(figure.axes[0].lines) == 2 and len(figure.axes[1].lines) >= 1
+    )  # nobody may be confident yet
     plt.close(figure)
     last = results["semifl"]
     assert isinstance(last, Result)

@@ -1,4 +1,6 @@
-"""What leaves the package answers as what was trained: as ONNX, and as a state_dict in its torch module."""
+"""What leaves the package answers as what was trained: as ONNX, and as a state_dict in its torch
+module.
+"""
 
 import json
 import sys
@@ -33,7 +35,8 @@ from fedglean.plugins import activate
 from fedglean.randomness import key, uniform
 
 with_onnx = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra export is missing"
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason="the extra export is missing",
 )
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 #: Every net and every norm at least once.
@@ -76,16 +79,25 @@ def test_a_state_dict_loads_into_the_stated_module_and_answers_as_the_model(
     original, path = trained(drawn(name, norm)), tmp_path / "model.safetensors"
     save_state_dict(original, path)
     with safe_open(path, "pt") as file:
-        about, state = json.loads(file.metadata()["fedglean"]), {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118
-    module = Classifier([Architecture.from_json(each) for each in about["architectures"]], about["classes"])
+        about, state = (
+            json.loads(file.metadata()["fedglean"]),
+            {each: file.get_tensor(each) for each in file.keys()},  # noqa: SIM118
+        )
+    module = Classifier(
+        [Architecture.from_json(each) for each in about["architectures"]], about["classes"]
+    )
     module.load_state_dict(state, strict=True)
     found = check(module.eval(), original, pixels(9))
     assert found.difference <= 1e-6 and found.agreement == 1
 
 
 @with_onnx
-@pytest.mark.parametrize(("name", "norm"), [("cnn", "static"), ("resnet8", "group"), ("cnn13", "running")])
-def test_an_onnx_file_answers_as_the_model_for_any_number_of_images(name: str, norm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "norm"), [("cnn", "static"), ("resnet8", "group"), ("cnn13", "running")]
+)
+def test_an_onnx_file_answers_as_the_model_for_any_number_of_images(
+    name: str, norm: str, tmp_path: Path
+) -> None:
     original = trained(drawn(name, norm))
     answer = save_onnx(original, tmp_path / "model.onnx")
     for count in (1, 2, 7):
@@ -95,7 +107,9 @@ def test_an_onnx_file_answers_as_the_model_for_any_number_of_images(name: str, n
 @with_onnx
 def test_every_other_net_becomes_onnx_in_a_mixture(tmp_path: Path) -> None:
     models = tuple(drawn(*net) for net in (*NETS[1:3], *NETS[4:5], *NETS[6:]))
-    original = trained(Mixture((*models, drawn("lenet", "instance", 0.25)), (1.0, 0.5, 0.25, 2.0, 1.0)))
+    original = trained(
+        Mixture((*models, drawn("lenet", "instance", 0.25)), (1.0, 0.5, 0.25, 2.0, 1.0))
+    )
     found = check(save_onnx(original, tmp_path / "model.onnx"), original, pixels(9))
     assert found.difference <= 1e-5 and found.agreement == 1
 
@@ -111,7 +125,9 @@ def test_an_onnx_file_says_what_it_takes_and_names_no_place_on_this_machine(tmp_
     about = {each.key: each.value for each in file.metadata_props}
     assert json.loads(about["classes"]) == list("abcde") and json.loads(about["std"]) == list(STD)
     assert about["input"].startswith("uint8") and about["output"].startswith("probabilities")
-    shape = [each.dim_param or each.dim_value for each in file.graph.input[0].type.tensor_type.shape.dim]
+    shape = [
+        each.dim_param or each.dim_value for each in file.graph.input[0].type.tensor_type.shape.dim
+    ]
     assert shape == ["n", 3, 16, 16]
     assert b"fedglean/export.py" not in path.read_bytes()
 
@@ -119,7 +135,11 @@ def test_an_onnx_file_says_what_it_takes_and_names_no_place_on_this_machine(tmp_
 def test_a_float64_model_leaves_in_float32(tmp_path: Path) -> None:
     model = drawn("cnn", "static")
     wide = Model(
-        model.architecture, *({n: v.double() for n, v in part.items()} for part in (model.parameters, model.statistics))
+        model.architecture,
+        *(
+            {n: v.double() for n, v in part.items()}
+            for part in (model.parameters, model.statistics)
+        ),
     )
     answer = save_state_dict(trained(wide), tmp_path / "model.safetensors")
     assert isinstance(answer, Classifier) and answer(pixels(1)).dtype == torch.float32
@@ -128,17 +148,26 @@ def test_a_float64_model_leaves_in_float32(tmp_path: Path) -> None:
 
 def test_what_answers_otherwise_does_not_pass() -> None:
     original, other = trained(drawn("cnn", "static")), drawn("cnn", "static")
-    bent = {name: -value if name.startswith("output") else value for name, value in other.parameters.items()}
-    found = check(trained(Model(other.architecture, bent, other.statistics)).classifier(), original, pixels(9))
+    bent = {
+        name: -value if name.startswith("output") else value
+        for name, value in other.parameters.items()
+    }
+    found = check(
+        trained(Model(other.architecture, bent, other.statistics)).classifier(), original, pixels(9)
+    )
     assert not found.passed and found.agreement < 1
 
 
-def test_a_model_whose_answers_depend_on_the_batch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_answers_depend_on_the_batch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = Architecture("cnn", (3, 16, 16), 5).initial(7)
     notes = {"classes": list("abcde"), "mean": [0.4] * 3, "std": [0.2] * 3}
     (tmp_path / "config.toml").write_text('method = "semifl"\n')
     monkeypatch.setattr("fedglean.folder.RunFolder.predictors", lambda _: ({"model": bare}, notes))
-    with pytest.raises(StorageError, match="has no batch-norm statistics, so it cannot be exported"):
+    with pytest.raises(
+        StorageError, match="has no batch-norm statistics, so it cannot be exported"
+    ):
         read_run(tmp_path)
 
 
@@ -151,16 +180,26 @@ def test_another_file_is_not_taken_for_a_state_dict(content: bytes | None, tmp_p
         load_classifier(path)
 
 
-@pytest.mark.parametrize("images", [pixels(2) / 255, pixels(2)[:, :1], pixels(2)[..., :8], pixels(1)[0]])
+@pytest.mark.parametrize(
+    "images", [pixels(2) / 255, pixels(2)[:, :1], pixels(2)[..., :8], pixels(1)[0]]
+)
 def test_the_module_refuses_what_it_was_not_made_for(images: Tensor) -> None:
     """Images in 0 to 1 would be answered like any others, and wrongly."""
-    with pytest.raises(ValueError, match="images must be uint8 from 0 to 255, n x 3 x 16 x 16; these are"):
+    with pytest.raises(
+        ValueError, match="images must be uint8 from 0 to 255, n x 3 x 16 x 16; these are"
+    ):
         trained(drawn("wrn-28-2", "static")).classifier()(images)
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedglean.export.find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(ConfigError, match=r"onnxscript; install with pip install 'fedglean\[export\]'"):
+def test_a_missing_package_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "fedglean.export.find_spec", lambda name: None if name == "onnxscript" else object()
+    )
+    with pytest.raises(
+        ConfigError, match=r"onnxscript; install with pip install 'fedglean\[export\]'"
+    ):
         need_onnx()
 
 
@@ -177,19 +216,30 @@ def invoke(*words: Any) -> tuple[int, str]:
 
 
 @with_onnx
-def test_the_command_writes_both_files_and_compares_them_on_the_test_images(hassle: Path, tmp_path: Path) -> None:
-    code, output = invoke("export", hassle, "--onnx", tmp_path / "m.onnx", "--state-dict", tmp_path / "m.safetensors")
+def test_the_command_writes_both_files_and_compares_them_on_the_test_images(
+    hassle: Path, tmp_path: Path
+) -> None:
+    code, output = invoke(
+        "export", hassle, "--onnx", tmp_path / "m.onnx", "--state-dict", tmp_path / "m.safetensors"
+    )
     assert code == 0 and (tmp_path / "m.onnx").exists() and (tmp_path / "m.safetensors").exists()
     assert output.count("on 360 test images, 100.0 % of the labels agree") == 2
     images = pixels(3)[:, :1, :8, :8].contiguous()
-    ours, theirs = load_classifier(tmp_path / "m.safetensors")(images), read_run(hassle).judge(images)
+    ours, theirs = (
+        load_classifier(tmp_path / "m.safetensors")(images),
+        read_run(hassle).judge(images),
+    )
     torch.testing.assert_close(ours, theirs, check_dtype=False)
 
 
 def test_a_predictor_is_chosen_by_name(hassle: Path, tmp_path: Path) -> None:
-    code, _ = invoke("export", hassle, "--predictor", "UM", "--state-dict", tmp_path / "m.safetensors")
+    code, _ = invoke(
+        "export", hassle, "--predictor", "UM", "--state-dict", tmp_path / "m.safetensors"
+    )
     assert code == 0 and len(load_classifier(tmp_path / "m.safetensors").networks) == 2
-    code, output = invoke("export", hassle, "--predictor", "XM", "--state-dict", tmp_path / "m.safetensors")
+    code, output = invoke(
+        "export", hassle, "--predictor", "XM", "--state-dict", tmp_path / "m.safetensors"
+    )
     assert code == 2 and "known: EM, SM, UM" in output
 
 
@@ -213,7 +263,9 @@ def test_without_test_images_it_says_that_nothing_was_compared(
         raise AssertionError("the data set was read")
 
     monkeypatch.setattr("fedglean.cli.export.dataset_of", gone)
-    code, output = invoke("export", hassle, "--no-check", "--state-dict", tmp_path / "m.safetensors")
+    code, output = invoke(
+        "export", hassle, "--no-check", "--state-dict", tmp_path / "m.safetensors"
+    )
     assert code == 0 and "not compared" in output
 
 
@@ -232,7 +284,9 @@ def test_a_net_of_ones_own_leaves_too(tmp_path: Path) -> None:
     activate(None)
     with pytest.raises(ConfigError, match="unknown model 'narrow'"):
         load_classifier(tmp_path / "m.safetensors")
-    assert load_classifier(tmp_path / "m.safetensors", use=own)(torch.zeros(2, 1, 8, 8).byte()).shape == (2, 10)
+    assert load_classifier(tmp_path / "m.safetensors", use=own)(
+        torch.zeros(2, 1, 8, 8).byte()
+    ).shape == (2, 10)
 
 
 def test_a_hub_of_branches_is_compared_on_its_own_test_images(tmp_path: Path) -> None:
@@ -242,7 +296,9 @@ def test_a_hub_of_branches_is_compared_on_its_own_test_images(tmp_path: Path) ->
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("L", (8, 8), 20 * number).save(folder / f"{number}.png")
     run = tmp_path / "run"
-    fedglean.run("hub-only", data="folder", data_root=tmp_path / "images", rounds=1, epochs=1, out=run)
+    fedglean.run(
+        "hub-only", data="folder", data_root=tmp_path / "images", rounds=1, epochs=1, out=run
+    )
     (tmp_path / "images" / "clients").rename(tmp_path / "elsewhere")
     (run / "federation.json").write_text("{}")
     code, output = invoke("export", run, "--state-dict", tmp_path / "m.safetensors")
@@ -264,12 +320,16 @@ def test_nothing_to_write_is_a_mistake(hassle: Path) -> None:
 def test_onnx_is_imported_late() -> None:
     assert "fedglean.export" in sys.modules
     source = Path(sys.modules["fedglean.export"].__file__ or "").read_text()
-    assert not [line for line in source.splitlines() if line.startswith(("import onnx", "from onnx"))]
+    assert not [
+        line for line in source.splitlines() if line.startswith(("import onnx", "from onnx"))
+    ]
 
 
 def test_a_file_of_other_weights_is_refused_in_a_sentence(tmp_path: Path) -> None:
     shape = {"architectures": [], "classes": ["a"]}
     for about in ({}, [], shape, {**shape, "architectures": 3}):
-        save_file({"some": torch.zeros(2)}, tmp_path / "other", metadata={"fedglean": json.dumps(about)})
+        save_file(
+            {"some": torch.zeros(2)}, tmp_path / "other", metadata={"fedglean": json.dumps(about)}
+        )
         with pytest.raises(StorageError, match="is not a file that"):
             load_classifier(tmp_path / "other")

@@ -1,7 +1,9 @@
-"""Semi-supervised learning under FedAvg: each method's own mechanism against a second computation, and the contract.
+"""Semi-supervised learning under FedAvg: each method's own mechanism against a second computation,
+and the contract.
 
-In the small federation below every client's images fit into a batch a whole number of times. A filled-up batch is then
-the client's whole set, in whatever order, so that a training can be computed again with torch's own optimiser.
+In the small federation below every client's images fit into a batch a whole number of times. A
+filled-up batch is then the client's whole set, in whatever order, so that a training can be
+computed again with torch's own optimiser.
 """
 
 import math
@@ -40,13 +42,20 @@ from fedglean.testing import check_method
 from fedglean.testing.trial import admitted, play
 from fedglean.tree import Record
 
-FIXMATCH = FedFixMatch(active=1.0, epochs=1, labelled_batch=6, unlabelled_batch=8, threshold=0.2, rate=0.03)
+FIXMATCH = FedFixMatch(
+    active=1.0, epochs=1, labelled_batch=6, unlabelled_batch=8, threshold=0.2, rate=0.03
+)
 MIXMATCH = FedMixMatch(active=1.0, epochs=1, batch=8, rate=0.03)
-TEACHER = FedMT(epochs=1, labelled_batch=8, batch=8, momentum=0.5, ramp_epochs=1.5, keep_teacher=True)
+TEACHER = FedMT(
+    epochs=1, labelled_batch=8, batch=8, momentum=0.5, ramp_epochs=1.5, keep_teacher=True
+)
 
 CASES: dict[str, tuple[Method, str]] = {
     "fedavg-fixmatch": (FIXMATCH, "static"),
-    "fedavg-fixmatch labelling by the global model": (replace(FIXMATCH, labels_from="global"), "static"),
+    "fedavg-fixmatch labelling by the global model": (
+        replace(FIXMATCH, labels_from="global"),
+        "static",
+    ),
     "fedavg-fixmatch with running averages": (FIXMATCH, "running"),
     "fedsgd-fixmatch": (FedSGDFixMatch(active=1.0, steps=2, threshold=0.2), "static"),
     "fedavg-mixmatch": (MIXMATCH, "static"),
@@ -64,7 +73,9 @@ def test_a_method_keeps_the_contract(name: str) -> None:
     check_method(method, norm=norm, rounds=3 if " " not in name else 2)
 
 
-@pytest.mark.parametrize("method", ["fedavg-fixmatch", "fedavg-mixmatch", "fedsem", "fed-pseudo", "fed-mt"])
+@pytest.mark.parametrize(
+    "method", ["fedavg-fixmatch", "fedavg-mixmatch", "fedsem", "fed-pseudo", "fed-mt"]
+)
 def test_labels_at_the_hub_alone_are_refused(method: str) -> None:
     with pytest.raises(ConfigError, match="needs clients with labels"):
         make_method(configure(method)).check([Declared(0, 5)], hub_labels=20)
@@ -76,7 +87,8 @@ def test_labels_at_clients_alone_are_refused(method: str) -> None:
         make_method(configure(method)).check([Declared(5, 5)], hub_labels=0)
 
 
-#: (labelled, unlabelled) images of a partially labelled, a fully labelled, an unlabelled and a lopsided client.
+#: (labelled, unlabelled) images of a partially labelled, a fully labelled, an unlabelled and a
+#: lopsided client.
 COUNTS = ((8, 8), (12, 0), (0, 16), (2, 4))
 SIZES = [count for pair in COUNTS for count in pair]
 BATCH = 48
@@ -87,8 +99,15 @@ Weights = dict[str, Tensor]
 def experiment(method: Method, rounds: int = 2) -> Experiment:
     *held, hub = torch.split(torch.arange(sum(SIZES) + 10), [*SIZES, 10])
     split = Split(hub, tuple(held[::2]), tuple(held[1::2]))
-    options: dict[str, Any] = {"dtype": "float64", "device": "cpu", "executor": "loop", "evaluate_every": rounds}
-    prepared = prepare(configure("fedavg", data="digits", model="mlp", rounds=rounds, **options), split)
+    options: dict[str, Any] = {
+        "dtype": "float64",
+        "device": "cpu",
+        "executor": "loop",
+        "evaluate_every": rounds,
+    }
+    prepared = prepare(
+        configure("fedavg", data="digits", model="mlp", rounds=rounds, **options), split
+    )
     return replace(prepared, method=method)
 
 
@@ -109,7 +128,9 @@ def forward(weights: Weights, images: Tensor) -> Tensor:
     return F.linear(hidden, weights["output.weight"], weights["output.bias"])
 
 
-def descended(weights: Weights, rate: float, losses: Sequence[Callable[[Weights], Tensor]]) -> Weights:
+def descended(
+    weights: Weights, rate: float, losses: Sequence[Callable[[Weights], Tensor]]
+) -> Weights:
     """Where torch's own optimiser gets by these losses, a step each."""
     live = {name: value.clone().requires_grad_() for name, value in weights.items()}
     optimiser = torch.optim.SGD(live.values(), lr=rate)
@@ -122,20 +143,29 @@ def descended(weights: Weights, rate: float, losses: Sequence[Callable[[Weights]
 
 def supervised(parts: list[tuple[float, Tensor, Tensor]], live: Weights) -> Tensor:
     """Weighted sum of cross-entropies; a part without images is none."""
-    losses = [weight * F.cross_entropy(forward(live, images), label) for weight, images, label in parts if len(label)]
+    losses = [
+        weight * F.cross_entropy(forward(live, images), label)
+        for weight, images, label in parts
+        if len(label)
+    ]
     return torch.stack(losses).sum()
 
 
 def averaged(parts: Sequence[tuple[float, Weights]]) -> Weights:
     total = sum(weight for weight, _ in parts)
-    return {name: sum(weight / total * part[name] for weight, part in parts) for name in parts[0][1]}  # type: ignore[misc]
+    return {
+        name: sum(weight / total * part[name] for weight, part in parts) for name in parts[0][1]
+    }  # type: ignore[misc]
 
 
 def clients() -> list[tuple[Tensor, Tensor, Tensor]]:
     """Labelled images, their labels and the unlabelled images of each client."""
     held = torch.split(torch.arange(sum(SIZES)), SIZES)
     labels = load("digits").train_labels
-    return [(plain_images(a), labels[a], plain_images(b)) for a, b in zip(held[::2], held[1::2], strict=True)]
+    return [
+        (plain_images(a), labels[a], plain_images(b))
+        for a, b in zip(held[::2], held[1::2], strict=True)
+    ]
 
 
 def same(model: Model, weights: Weights) -> None:
@@ -143,7 +173,7 @@ def same(model: Model, weights: Weights) -> None:
         torch.testing.assert_close(model.parameters[name], value, rtol=1e-9, atol=1e-12)
 
 
-def test_fedsem_trains_on_labels_first_and_on_the_global_models_guesses_beside_them_afterwards() -> None:
+def test_fedsem_trains_on_labels_first_and_on_the_global_models_guesses_afterwards() -> None:
     method = FedSem(labels_only=0.5, epochs=2, batch=BATCH, rate=0.1)
     case = experiment(method)
     begin = start(case)
@@ -166,7 +196,9 @@ def test_fedsem_trains_on_labels_first_and_on_the_global_models_guesses_beside_t
 def test_fed_pseudo_is_fedavg_on_hard_labels_whose_weight_grows() -> None:
     """48 epochs a round: a client takes as many steps as it has images of the larger kind."""
     batches: dict[str, Any] = {"labelled_batch": BATCH, "unlabelled_batch": BATCH}
-    method = make_method(configure("fed-pseudo", perturb="none", epochs=48, ramp_epochs=72.0, rate=0.1, **batches))
+    method = make_method(
+        configure("fed-pseudo", perturb="none", epochs=48, ramp_epochs=72.0, rate=0.1, **batches)
+    )
     case = experiment(method)
     begin = start(case)
     weights: Weights = dict(begin.state.model.parameters)
@@ -175,13 +207,18 @@ def test_fed_pseudo_is_fedavg_on_hard_labels_whose_weight_grows() -> None:
         for known, label, unknown in clients():
             guess, steps = forward(weights, unknown).argmax(-1), max(len(known), len(unknown))
             shares = [min(1.0, (done + at * 48 / steps) / 72.0) for at in range(steps)]
-            losses = [partial(supervised, [(1.0, known, label), (share, unknown, guess)]) for share in shares]
+            losses = [
+                partial(supervised, [(1.0, known, label), (share, unknown, guess)])
+                for share in shares
+            ]
             parts.append((len(known) + len(unknown), descended(weights, 0.1, losses)))
         weights = averaged(parts)
     same(play(case, begin=begin).state.model, weights)
 
 
-def taught(teaching: tuple[float, Tensor, Tensor], labelled: tuple[Tensor, Tensor], live: Weights) -> Tensor:
+def taught(
+    teaching: tuple[float, Tensor, Tensor], labelled: tuple[Tensor, Tensor], live: Weights
+) -> Tensor:
     weight, images, target = teaching
     loss = weight * F.mse_loss(forward(live, images).softmax(-1), target)
     return loss + supervised([(1.0, *labelled)], live) if len(labelled[1]) else loss
@@ -189,9 +226,20 @@ def taught(teaching: tuple[float, Tensor, Tensor], labelled: tuple[Tensor, Tenso
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_fed_mt_follows_each_clients_own_average_of_its_students(keep: bool) -> None:
-    """Unperturbed images, three epochs a round: the second round has left the ramp after its first step."""
-    method = FedMT(epochs=3, labelled_batch=BATCH, batch=BATCH, rate=0.1, ramp_epochs=4.0, early_average=0.5,
-                   late_average=0.8, keep_teacher=keep, view="plain")  # fmt: skip
+    """Unperturbed images, three epochs a round: the second round has left the ramp after its first
+    step.
+    """
+    method = FedMT(
+        epochs=3,
+        labelled_batch=BATCH,
+        batch=BATCH,
+        rate=0.1,
+        ramp_epochs=4.0,
+        early_average=0.5,
+        late_average=0.8,
+        keep_teacher=keep,
+        view="plain",
+    )
     case = experiment(method)
     begin = start(case)
     weights: Weights = dict(begin.state.model.parameters)
@@ -207,7 +255,9 @@ def test_fed_mt_follows_each_clients_own_average_of_its_students(keep: bool) -> 
                 loss = partial(taught, (weight, images, target), (known, label))
                 student = descended(student, method.rate, [loss])
                 share = 0.5 if epoch < 4 else 0.8
-                teacher = {name: share * teacher[name] + (1 - share) * student[name] for name in teacher}
+                teacher = {
+                    name: share * teacher[name] + (1 - share) * student[name] for name in teacher
+                }
             teachers[number] = teacher
             parts.append((len(images), student))
         weights = averaged(parts)
@@ -244,7 +294,9 @@ def numpy_probabilities(model: Model, images: Tensor) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("labels_from", ["local", "global"])
-def test_fixmatch_at_a_client_learns_confident_guesses_of_the_local_or_the_global_model(labels_from: str) -> None:
+def test_fixmatch_at_a_client_learns_confident_guesses_of_the_local_or_the_global_model(
+    labels_from: str,
+) -> None:
     method = FedFixMatch(labels_from=labels_from, threshold=0.26, unlabelled_weight=2.0)
     model, sent = small_model(0), small_model(1)
     weak, strong, known, label = drawn(0, 30), drawn(1, 30), drawn(2, 6), torch.arange(6) % 5
@@ -277,20 +329,28 @@ def test_mixmatch_mixes_all_images_and_splits_the_loss_again() -> None:
     soft = torch.from_numpy(np.concatenate([np.eye(5)[label.numpy()], sharp, sharp]))
     mixed, target = mix(key, torch.cat([known, *views]), soft, 0.75)
     probabilities, wanted = numpy_probabilities(model, mixed), target.numpy()
-    np.testing.assert_allclose(float(labelled), -(wanted[:6] * np.log(probabilities[:6])).sum(1).mean(), rtol=1e-10)
-    np.testing.assert_allclose(float(guessed), ((probabilities[6:] - wanted[6:]) ** 2).mean(), rtol=1e-10)
+    np.testing.assert_allclose(
+        float(labelled), -(wanted[:6] * np.log(probabilities[:6])).sum(1).mean(), rtol=1e-10
+    )
+    np.testing.assert_allclose(
+        float(guessed), ((probabilities[6:] - wanted[6:]) ** 2).mean(), rtol=1e-10
+    )
     assert float((mixed - torch.cat([known, *views])).abs().max()) > 0.01
 
 
 def test_the_weight_of_mixmatch_grows_by_rounds() -> None:
     case = experiment(FedMixMatch(ramp=0.5, unlabelled_weight=80.0), rounds=8)
-    hubs = [Hub(number, 8, case.federation.hub, case.federation.declared, 0) for number in (1, 3, 5, 8)]
+    hubs = [
+        Hub(number, 8, case.federation.hub, case.federation.declared, 0) for number in (1, 3, 5, 8)
+    ]
     asks = [next(case.method.round(hub, case.start())) for hub in hubs]
     assert [ask.message["weight"] for ask in asks] == [0.0, 40.0, 80.0, 80.0]
 
 
 @pytest.mark.parametrize("method", [FIXMATCH, MIXMATCH], ids=["fixmatch", "mixmatch"])
-def test_fully_labelled_clients_do_fedavg_and_unlabelled_ones_stay_away(method: FedFixMatch | FedMixMatch) -> None:
+def test_fully_labelled_clients_do_fedavg_and_unlabelled_ones_stay_away(
+    method: FedFixMatch | FedMixMatch,
+) -> None:
     case = experiment(method)
     message = Record(model=case.start().model, weight=1.0)
     streams = []
@@ -303,13 +363,17 @@ def test_fully_labelled_clients_do_fedavg_and_unlabelled_ones_stay_away(method: 
 
 def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradients() -> None:
     """Two steps against torch's own optimiser, gradients made up."""
-    method = FedSGDFixMatch(steps=2, unlabelled_weight=0.5, rate=0.2, momentum=0.9, decay=0.01, clip=0.7)
+    method = FedSGDFixMatch(
+        steps=2, unlabelled_weight=0.5, rate=0.2, momentum=0.9, decay=0.01, clip=0.7
+    )
     case = experiment(method, rounds=1)
     model = small_model()
     memory = method.sgd.fresh_memory(model)
     talk = method.round(case.hub(1), Record(model=model, memory=memory))
     live = {name: value.clone().requires_grad_() for name, value in model.parameters.items()}
-    optimiser = torch.optim.SGD(live.values(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)
+    optimiser = torch.optim.SGD(
+        live.values(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01
+    )
     request: Any = next(talk)
     for step in range(2):
         here = request.models
@@ -334,10 +398,14 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
 
 
 def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained() -> None:
-    """Three rounds against torch's own optimiser, trainings made up; in the second no client answers."""
+    """Three rounds against torch's own optimiser, trainings made up; in the second no client
+    answers.
+    """
     method = SemiFL(combine="parallel", mixup=False)
     hub, state = experiment(method).hub(1), method.start(lambda name: small_model())
-    live = {name: value.clone().requires_grad_() for name, value in small_model().parameters.items()}
+    live = {
+        name: value.clone().requires_grad_() for name, value in small_model().parameters.items()
+    }
     optimiser = torch.optim.SGD(live.values(), lr=1.0, momentum=0.5)
     for tuned, mean in ((1, 2), (3, None), (5, 6)):
         talk = method.round(hub, state)
@@ -357,14 +425,20 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
 
 
 @pytest.mark.parametrize("variant", ["paper", "release"])
-def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one_before_it(variant: str) -> None:
-    """Eqs. (7)-(9) once more; the released teacher is the other dual one round older, plus the other residual."""
+def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one_before_it(
+    variant: str,
+) -> None:
+    """Eqs. (7)-(9) once more; the released teacher is the other dual one round older, plus the
+    other residual.
+    """
     method = Hassle(variant=variant, active=1.0)
     names = ("supervised", "unsupervised", "supervised_residual", "unsupervised_residual")
     now = {name: small_model(seed) for seed, name in enumerate(names)}
     before = {name: small_model(seed) for seed, name in enumerate(names[:2], start=7)}
     case = experiment(method)
-    ask = next(method.round(case.hub(2), Record(models=now, previous=before, tested=now, warm=True)))
+    ask = next(
+        method.round(case.hub(2), Record(models=now, previous=before, tested=now, warm=True))
+    )
     talk = method.client(case.federation.me(0, None, 0), Record(ask.message))
     work = next(talk)
     if variant == "paper":
@@ -372,26 +446,35 @@ def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one
     images, label = drawn(0, 6), torch.arange(6) % 5
     zero = torch.zeros((), dtype=torch.long)
     batch = Batch({"images": Sample((images,), zero, label)}, zero, zero, zero, zero)
-    for own, other, temperature in (("supervised", "unsupervised", 2.0), ("unsupervised", "supervised", 1.0)):
+    for own, other, temperature in (
+        ("supervised", "unsupervised", 2.0),
+        ("unsupervised", "supervised", 1.0),
+    ):
         request = next(each for each in work if each.models is now[f"{own}_residual"])
         student, teacher = now[f"{own}_residual"](images), now[other](images)
         if variant == "release":
             teacher = before[other](images) + now[f"{other}_residual"](images)
-        wanted, learnt = ((logits / temperature).softmax(-1) for logits in (teacher - now[own](images), student))
+        wanted, learnt = (
+            (logits / temperature).softmax(-1) for logits in (teacher - now[own](images), student)
+        )
         expected = (wanted * (wanted / learnt).log()).sum(-1).mean()
         expected = expected + F.cross_entropy(now[own](images) + student, label)
         torch.testing.assert_close(request.loss(request.models, batch, request.frozen), expected)
 
 
 def _moved(model: Model, gradient: Weights) -> Model:
-    return model.with_parameters({name: value - gradient[name] for name, value in model.parameters.items()})
+    return model.with_parameters(
+        {name: value - gradient[name] for name, value in model.parameters.items()}
+    )
 
 
 def test_a_client_of_fedsgd_sends_the_gradient_of_fixmatchs_loss() -> None:
     case = experiment(FedSGDFixMatch(threshold=0.12, client_batch=16))
     model = case.start().model
     setting = case.placement.executor.setting
-    talk = FedSGDFixMatch(threshold=0.12, client_batch=16).client(case.federation.me(2, None, 0), Record(model=model))
+    talk = FedSGDFixMatch(threshold=0.12, client_batch=16).client(
+        case.federation.me(2, None, 0), Record(model=model)
+    )
     request = next(talk)
     seen: list[Batch] = []
 
@@ -411,10 +494,14 @@ def test_a_client_of_fedsgd_sends_the_gradient_of_fixmatchs_loss() -> None:
     sent = stop.value.value.trees["model"]
     for name, value in live.items():
         assert value.grad is not None
-        torch.testing.assert_close(model.parameters[name] - sent.parameters[name], value.grad, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(
+            model.parameters[name] - sent.parameters[name], value.grad, rtol=1e-6, atol=1e-12
+        )
 
 
 def test_a_client_without_unlabelled_images_gives_no_gradient() -> None:
     case = experiment(FedSGDFixMatch())
     me: Me = case.federation.me(1, None, 0)
-    assert next(FedSGDFixMatch().client(me, Record(model=case.start().model)), "nothing") == "nothing"
+    assert (
+        next(FedSGDFixMatch().client(me, Record(model=case.start().model)), "nothing") == "nothing"
+    )

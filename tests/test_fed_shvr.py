@@ -1,8 +1,9 @@
-"""Fed-SHVR on quadratics: clients with other optima, other curvatures and other numbers of steps, one known answer.
+"""Fed-SHVR on quadratics: clients with other optima, other curvatures and other numbers of steps,
+one known answer.
 
-The method runs as it is, through hub, gate and executor, but for its loss: a client's images are all alike, and their
-pixels say where its optimum lies (the second ten) and how steep the way there is (the first ten). The ten output
-biases of the model are what is optimised.
+The method runs as it is, through hub, gate and executor, but for its loss: a client's images are
+all alike, and their pixels say where its optimum lies (the second ten) and how steep the way there
+is (the first ten). The ten output biases of the model are what is optimised.
 """
 
 from collections.abc import Callable
@@ -72,7 +73,9 @@ def optimum(weights: Vector) -> Vector:
     """Where the weighted sum of the clients' quadratics is least."""
     pixels = pictures().reshape(len(COUNTS), 20) / 255
     curvature, places = 1 + pixels[:, :10], 6 * pixels[:, 10:] - 3
-    return np.asarray((weights[:, None] * curvature * places).sum(0) / (weights[:, None] * curvature).sum(0))
+    return np.asarray(
+        (weights[:, None] * curvature * places).sum(0) / (weights[:, None] * curvature).sum(0)
+    )
 
 
 def experiment(method: FedSHVR, deliver: Deliver = lambda envelope: [envelope]) -> Experiment:
@@ -82,13 +85,23 @@ def experiment(method: FedSHVR, deliver: Deliver = lambda envelope: [envelope]) 
     labels = torch.arange(len(owner)) % 10
     held = torch.split(torch.arange(len(owner)), counts)
     split = Split(torch.zeros(0, dtype=torch.long), held[::2], held[1::2])
-    dataset = Dataset("quadratics", tuple("0123456789"), images, labels, images, labels, (0.0,), (1.0,), False, 0)
-    config = configure("fed-shvr", model="mlp", rounds=ROUNDS, dtype="float64", device="cpu", evaluate_every=ROUNDS)
+    dataset = Dataset(
+        "quadratics", tuple("0123456789"), images, labels, images, labels, (0.0,), (1.0,), False, 0
+    )
+    config = configure(
+        "fed-shvr", model="mlp", rounds=ROUNDS, dtype="float64", device="cpu", evaluate_every=ROUNDS
+    )
     federation, truth = divide(dataset, split, torch.device("cpu"))
     setting = Setting(Recipe((0.0,), (1.0,), False, 0), torch.float64)
     evaluator = Evaluator(images, labels, truth, setting)
     return Experiment(
-        config, method, dataset, split, federation, evaluator, Here(federation, Loop(setting), deliver=deliver)
+        config,
+        method,
+        dataset,
+        split,
+        federation,
+        evaluator,
+        Here(federation, Loop(setting), deliver=deliver),
     )
 
 
@@ -100,11 +113,15 @@ def imbalance(progress: Progress, weights: Vector = SHARES) -> float:
     """How far the weighted corrections c - c_k are from summing to nothing."""
     mean = np.asarray(progress.state.mean_gradient["output.bias"])
     kept = [progress.kept.states.get(client) for client in range(len(COUNTS))]
-    own = np.stack([np.zeros(10) if state is None else np.asarray(state["output.bias"]) for state in kept])
+    own = np.stack(
+        [np.zeros(10) if state is None else np.asarray(state["output.bias"]) for state in kept]
+    )
     return float(np.abs(mean - weights @ own).max())
 
 
-def train(case: Experiment, rounds: int = ROUNDS, progress: Progress | None = None) -> tuple[Progress, float]:
+def train(
+    case: Experiment, rounds: int = ROUNDS, progress: Progress | None = None
+) -> tuple[Progress, float]:
     """The progress after so many rounds, and the largest imbalance on the way."""
     progress = progress or Progress(0, case.start(), Kept(), [])
     worst = 0.0
@@ -131,7 +148,9 @@ def test_fed_shvr_finds_the_optimum_of_all_clients_together() -> None:
     assert worst < 1e-12
 
 
-def test_without_the_correction_it_is_fednova_beside_the_optimum_and_fedavg_is_further_off() -> None:
+def test_without_the_correction_it_is_fednova_beside_the_optimum_and_fedavg_is_further_off() -> (
+    None
+):
     variants = Quadratic(correct=False), Quadratic(correct=False, normalise=False)
     fednova, fedavg = (error(train(experiment(method))[0]) for method in variants)
     assert 0.01 < fednova < fedavg
@@ -146,18 +165,25 @@ def test_without_normalisation_it_finds_the_optimum_in_which_steps_count() -> No
 
 
 def test_the_first_two_rounds_are_those_of_the_printed_equations() -> None:
-    """Equations (14) to (16) with d_k, by hand: the correction of round 2 is (average - own) of round 1."""
+    """Equations (14) to (16) with d_k, by hand: the correction of round 2 is (average - own) of
+    round 1.
+    """
     method = Quadratic()
     pixels = pictures().reshape(len(COUNTS), 20) / 255
     curvature, places = 1 + pixels[:, :10], 6 * pixels[:, 10:] - 3
     case = experiment(method)
-    theta, correction = np.asarray(case.start().model.parameters["output.bias"]), np.zeros((len(COUNTS), 10))
+    theta, correction = (
+        np.asarray(case.start().model.parameters["output.bias"]),
+        np.zeros((len(COUNTS), 10)),
+    )
     for _ in range(2):
         updates = np.zeros((len(COUNTS), 10))
         for client, steps in enumerate(STEPS):
             own = theta.copy()
             for _ in range(steps):
-                own = own - method.rate * (curvature[client] * (own - places[client]) + correction[client])
+                own = own - method.rate * (
+                    curvature[client] * (own - places[client]) + correction[client]
+                )
             updates[client] = (theta - own) / (method.rate * steps)
         average = SHARES @ updates
         theta = theta - method.rate * (SHARES @ STEPS) * average

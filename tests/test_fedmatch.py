@@ -1,4 +1,6 @@
-"""FedMatch: two parts that do not disturb each other, helpers that are truly nearest, sparse messages, the contract."""
+"""FedMatch: two parts that do not disturb each other, helpers that are truly nearest, sparse
+messages, the contract.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +18,16 @@ from fedglean.errors import ConfigError
 from fedglean.evaluate import logits
 from fedglean.folder import Progress
 from fedglean.method import Batch, Declared, Sample, Train
-from fedglean.methods.fedmatch import FedMatch, merged, nearest, picture_of_noise, sparse, total, travelled, vote
+from fedglean.methods.fedmatch import (
+    FedMatch,
+    merged,
+    nearest,
+    picture_of_noise,
+    sparse,
+    total,
+    travelled,
+    vote,
+)
 from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
 from fedglean.models import Architecture, Model
 from fedglean.run import play_round
@@ -25,7 +36,13 @@ from fedglean.testing.trial import CLIENTS, play, small_experiment
 from fedglean.tree import Record
 
 METHOD = FedMatch(
-    active=1.0, rate=0.01, threshold=0.15, helper_interval=2, labelled_batch=4, unlabelled_batch=8, smallest_change=1e-4
+    active=1.0,
+    rate=0.01,
+    threshold=0.15,
+    helper_interval=2,
+    labelled_batch=4,
+    unlabelled_batch=8,
+    smallest_change=1e-4,
 )
 AS_IN_SEMIFL = FedMatchSemiFL(active=1.0, threshold=0.2, epochs=1)
 ARCHITECTURE = Architecture("mlp", (1, 4, 4), 10, width=0.004)
@@ -38,18 +55,26 @@ def test_fedmatch_keeps_the_contract(method: Any) -> None:
 
 
 def parts() -> dict[str, Model]:
-    return {name: ARCHITECTURE.initial(number, torch.float64) for number, name in enumerate(("sigma", "psi"))}
+    return {
+        name: ARCHITECTURE.initial(number, torch.float64)
+        for number, name in enumerate(("sigma", "psi"))
+    }
 
 
 def batch(*streams: str) -> Batch:
     draw = np.random.default_rng(0)
-    images = {name: torch.from_numpy(draw.normal(size=(2, 6, 1, 4, 4))) for name in ("labelled", "unlabelled")}
+    images = {
+        name: torch.from_numpy(draw.normal(size=(2, 6, 1, 4, 4)))
+        for name in ("labelled", "unlabelled")
+    }
     samples = {
         "labelled": Sample((images["labelled"][0],), torch.arange(6), torch.arange(6)),
         "unlabelled": Sample(tuple(images["unlabelled"]), torch.arange(6)),
     }
     zero = torch.zeros((), dtype=torch.float64)
-    return Batch({name: samples[name] for name in streams}, zero, zero, zero + 0.05, torch.tensor(0))
+    return Batch(
+        {name: samples[name] for name in streams}, zero, zero, zero + 0.05, torch.tensor(0)
+    )
 
 
 @pytest.mark.parametrize(("stream", "taught"), [("labelled", "sigma"), ("unlabelled", "psi")])
@@ -61,19 +86,27 @@ def test_labels_move_sigma_alone_and_unlabelled_images_psi_alone(stream: str, ta
 
 
 def by_autograd(method: FedMatch, helpers: list[Model]) -> dict[str, dict[str, Tensor]]:
-    """The two steps as torch.autograd takes them, from the losses as the paper has them, in numpy's plain words."""
+    """The two steps as torch.autograd takes them, from the losses as the paper has them, in numpy's
+    plain words.
+    """
     both = batch("labelled", "unlabelled")
     old = parts()
-    sigma = {name: weight.clone().requires_grad_() for name, weight in old["sigma"].parameters.items()}
+    sigma = {
+        name: weight.clone().requires_grad_() for name, weight in old["sigma"].parameters.items()
+    }
     psi = {name: weight.clone().requires_grad_() for name, weight in old["psi"].parameters.items()}
 
     def output(images: Tensor) -> Tensor:
         return Model(ARCHITECTURE, {name: sigma[name] + psi[name] for name in sigma})(images)
 
     log = output(both.labelled.images).log_softmax(-1)
-    loss = -10 * torch.stack([log[row, label] for row, label in enumerate(both.labelled.label)]).mean()
+    loss = (
+        -10 * torch.stack([log[row, label] for row, label in enumerate(both.labelled.label)]).mean()
+    )
     gradient = torch.autograd.grad(loss, list(sigma.values()))
-    sigma = {name: (w - 0.05 * g).detach() for (name, w), g in zip(sigma.items(), gradient, strict=True)}
+    sigma = {
+        name: (w - 0.05 * g).detach() for (name, w), g in zip(sigma.items(), gradient, strict=True)
+    }
 
     plain, strong = (output(view).softmax(-1) for view in both.unlabelled.views)
     said = [helper(both.unlabelled.images).softmax(-1).detach() for helper in helpers]
@@ -84,25 +117,40 @@ def by_autograd(method: FedMatch, helpers: list[Model]) -> dict[str, dict[str, T
         votes = [int(each[row].argmax()) for each in (plain, *said)]
         label = max(sorted(set(votes)), key=votes.count)
         apart = sum((each[row] * (each[row] / plain[row]).log()).sum() for each in said) / len(said)
-        terms.append(-method.agreement_weight * strong[row, label].log() + method.consistency_weight * apart)
+        terms.append(
+            -method.agreement_weight * strong[row, label].log() + method.consistency_weight * apart
+        )
     loss = torch.stack(terms).mean()
-    loss = loss + method.closeness_weight * sum(((sigma[name] - psi[name]) ** 2).sum() for name in sigma)
+    loss = loss + method.closeness_weight * sum(
+        ((sigma[name] - psi[name]) ** 2).sum() for name in sigma
+    )
     loss = loss + method.sparsity_weight * sum(psi[name].abs().sum() for name in psi)
     gradient = torch.autograd.grad(loss, list(psi.values()))
-    moved = {name: (w - 0.05 * g).detach() for (name, w), g in zip(psi.items(), gradient, strict=True)}
+    moved = {
+        name: (w - 0.05 * g).detach() for (name, w), g in zip(psi.items(), gradient, strict=True)
+    }
     return {"sigma": sigma, "psi": moved}
 
 
 def test_a_step_descends_the_papers_losses_and_psi_follows_at_the_new_sigma() -> None:
-    confidences = total(**parts())(batch("unlabelled").unlabelled.images).softmax(-1).amax(-1).sort().values
-    method = FedMatch(threshold=float(confidences[2:4].mean()), agreement_weight=2.0, consistency_weight=3.0)
+    confidences = (
+        total(**parts())(batch("unlabelled").unlabelled.images).softmax(-1).amax(-1).sort().values
+    )
+    method = FedMatch(
+        threshold=float(confidences[2:4].mean()), agreement_weight=2.0, consistency_weight=3.0
+    )
     method = replace(method, closeness_weight=0.5, sparsity_weight=0.1)
     helpers = [ARCHITECTURE.initial(number, torch.float64) for number in (7, 8)]
-    found, _, metrics = method.step(parts(), {}, batch("labelled", "unlabelled"), {"helpers": helpers})
+    found, _, metrics = method.step(
+        parts(), {}, batch("labelled", "unlabelled"), {"helpers": helpers}
+    )
     expected = by_autograd(method, helpers)
     for part in ("sigma", "psi"):
         for name, weight in expected[part].items():
-            assert torch.allclose(found[part].parameters[name], weight, rtol=1e-10, atol=1e-12), (part, name)
+            assert torch.allclose(found[part].parameters[name], weight, rtol=1e-10, atol=1e-12), (
+                part,
+                name,
+            )
     assert 0 < float(metrics["confident"]) < 1
 
 
@@ -113,18 +161,24 @@ def test_helpers_are_the_nearest_clients_of_all() -> None:
     for number in range(40):
         distances = ((points - points[number]) ** 2).sum(1)
         distances[number] = np.inf
-        assert nearest(answers, 3 * number, 2) == [3 * int(place) for place in np.argsort(distances)[:2]]
+        assert nearest(answers, 3 * number, 2) == [
+            3 * int(place) for place in np.argsort(distances)[:2]
+        ]
     assert nearest(answers, 1, 2) == []
     assert len(nearest(answers, 0, 100)) == 39
 
 
 def test_clients_answer_the_noise_as_they_answer_any_picture() -> None:
-    """After one round: the answers are the predictions of sigma + psi of each client, whose psi the hub remembers."""
+    """After one round: the answers are the predictions of sigma + psi of each client, whose psi the
+    hub remembers.
+    """
     experiment = small_experiment(replace(METHOD, smallest=0.0, smallest_change=0.0), rounds=1)
     outcome = play(experiment)
     state = outcome.state
     noise = picture_of_noise(state.tested)
-    seen = [client for client, (labelled, unlabelled) in enumerate(CLIENTS) if labelled + unlabelled]
+    seen = [
+        client for client, (labelled, unlabelled) in enumerate(CLIENTS) if labelled + unlabelled
+    ]
     assert sorted(state.answers) == sorted(state.psis) == seen
     for client in (1, 6):
         own = outcome.kept[client]
@@ -172,11 +226,18 @@ def test_only_noticeable_changes_travel() -> None:
     assert travelled(received["sigma"], old) == 0.5
     assert travelled({"sigma": old, "psi": old}, None) == 2.0
     assert merged(new, None, 0.1) is new
-    assert sparse(vector(0.2, -0.05, -0.3, 0.1), 0.1).parameters["weight"].tolist() == [0.2, 0.0, -0.3, 0.0]
+    assert sparse(vector(0.2, -0.05, -0.3, 0.1), 0.1).parameters["weight"].tolist() == [
+        0.2,
+        0.0,
+        -0.3,
+        0.0,
+    ]
 
 
 def test_a_round_reports_how_much_a_sparse_exchange_would_send() -> None:
-    """At first all of sigma and psi comes down; later, of changes that are not worth sending, nothing at all."""
+    """At first all of sigma and psi comes down; later, of changes that are not worth sending,
+    nothing at all.
+    """
     quiet = replace(METHOD, smallest_change=1e3, helper_interval=1)
     first, second = (line["report"] for line in play(small_experiment(quiet, rounds=2)).history[:2])
     assert (first["models_down"], first["models_up"]) == (2.0, 0.0)
@@ -203,7 +264,9 @@ def test_fedmatch_refuses_what_it_cannot_do() -> None:
 
 
 def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
-    """Confidences by hand, of the model that was sent with its test statistics: the threshold lies between clients."""
+    """Confidences by hand, of the model that was sent with its test statistics: the threshold lies
+    between clients.
+    """
     experiment = small_experiment(AS_IN_SEMIFL, rounds=2)
     progress = Progress(0, experiment.start(), Kept(), [])
     play_round(experiment, progress, 1)
@@ -212,7 +275,9 @@ def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
     for client in range(len(CLIENTS)):
         me = experiment.federation.me(client, None, 0)
         if len(me.unlabelled):
-            seen = logits(state.tested, me.unlabelled.pixels(torch.arange(len(me.unlabelled))), setting)
+            seen = logits(
+                state.tested, me.unlabelled.pixels(torch.arange(len(me.unlabelled))), setting
+            )
             surest[client] = float(seen.softmax(-1).max())
     threshold = float(np.median(list(surest.values())))
     method = replace(AS_IN_SEMIFL, threshold=threshold)
@@ -233,10 +298,18 @@ def test_the_hub_of_semifls_form_clips_its_gradient_before_half_of_it_is_dropped
     sigma, psi = (architecture.initial(number, torch.float64) for number in (0, 1))
     images = torch.from_numpy(np.random.default_rng(0).normal(size=(10, 1, 8, 8)))
     zero = torch.zeros((), dtype=torch.float64)
-    labelled = Batch({"labelled": Sample((images,), zero, torch.arange(10))}, zero, zero, zero + 0.03, torch.tensor(0))
+    labelled = Batch(
+        {"labelled": Sample((images,), zero, torch.arange(10))},
+        zero,
+        zero,
+        zero + 0.03,
+        torch.tensor(0),
+    )
     found, _, _ = method.hub_step(sigma, method.sgd.fresh_memory(sigma), labelled, {"psi": psi})
     live = {name: weight.clone().requires_grad_() for name, weight in sigma.parameters.items()}
-    output = Model(architecture, {name: weight + psi.parameters[name] for name, weight in live.items()})(images)
+    output = Model(
+        architecture, {name: weight + psi.parameters[name] for name, weight in live.items()}
+    )(images)
     torch.nn.functional.cross_entropy(output, torch.arange(10)).backward()  # type: ignore[no-untyped-call]
     assert torch.nn.utils.clip_grad_norm_(live.values(), 0.1) > 0.1
     for weight in live.values():
@@ -244,7 +317,11 @@ def test_the_hub_of_semifls_form_clips_its_gradient_before_half_of_it_is_dropped
         weight.grad[len(weight) // 2 :] = 0
     torch.optim.SGD(live.values(), lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01).step()
     for name, weight in live.items():
-        expected = weight.detach() if name.startswith("conv") and weight.dim() == 4 else sigma.parameters[name]
+        expected = (
+            weight.detach()
+            if name.startswith("conv") and weight.dim() == 4
+            else sigma.parameters[name]
+        )
         torch.testing.assert_close(found.parameters[name], expected, rtol=1e-10, atol=1e-12)
 
 
@@ -257,6 +334,8 @@ def test_semifls_form_trains_kernels_alone_and_at_the_hub_half_of_them() -> None
             assert torch.equal(new, old) is not kernel, (part, name)
             if kernel and part == "sigma":
                 half = len(old) // 2
-                assert torch.equal(new[half:], old[half:]) and not torch.equal(new[:half], old[:half])
+                assert torch.equal(new[half:], old[half:]) and not torch.equal(
+                    new[:half], old[:half]
+                )
             if not kernel and part == "psi":
                 assert not new.any()

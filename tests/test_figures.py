@@ -1,4 +1,6 @@
-"""The papers' figures: what they are read off is what they say, and a tiny one on digits is drawn from its own runs."""
+"""The papers' figures: what they are read off is what they say, and a tiny one on digits is drawn
+from its own runs.
+"""
 
 import json
 from dataclasses import replace
@@ -35,7 +37,14 @@ from fedglean.reproduce.panels import (
     shown_title,
 )
 from fedglean.reproduce.study import Wish
-from fedglean.reproduce.trainings import Training, config_of, first_clients, splits_of, thinned, trained
+from fedglean.reproduce.trainings import (
+    Training,
+    config_of,
+    first_clients,
+    splits_of,
+    thinned,
+    trained,
+)
 from fedglean.result import Result
 
 DECLARED = semifl_figures.DECLARED | shvr_figures.DECLARED | hassle_figures.DECLARED
@@ -59,7 +68,9 @@ DIGITS: tuple[tuple[str, Any], ...] = (
 
 
 def tiny(out: Path, cell: str | None = None, seeds: int = 1, **changed: Any) -> Wish:
-    return Wish(out, seeds=seeds, cell=cell, options=tuple((dict(DIGITS) | changed).items()), quiet=True)
+    return Wish(
+        out, seeds=seeds, cell=cell, options=tuple((dict(DIGITS) | changed).items()), quiet=True
+    )
 
 
 def result_of(out: Path) -> dict[str, Any]:
@@ -85,7 +96,11 @@ def lines_of(out: Path, panel: int = 0) -> dict[str, dict[str, Any]]:
 
 def is_picture(path: Path) -> bool:
     with Image.open(path) as image:
-        return image.format == "PNG" and image.width > 400 and len(np.unique(np.asarray(image.convert("L")))) > 20
+        return (
+            image.format == "PNG"
+            and image.width > 400
+            and len(np.unique(np.asarray(image.convert("L")))) > 20
+        )
 
 
 def test_every_figure_that_was_asked_for_is_there() -> None:
@@ -94,7 +109,9 @@ def test_every_figure_that_was_asked_for_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(name: str, tmp_path: Path) -> None:
+def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(
+    name: str, tmp_path: Path
+) -> None:
     digits = load("digits")
     seen: dict[str, str] = {}
     seen_splits: set[SplitConfig] = set()
@@ -102,10 +119,17 @@ def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(name: st
         for training in panel.trainings():
             paper = config_of(training, Wish(tmp_path))
             preset = PRESETS[training.preset]
-            assert paper.rounds == preset.layer["rounds"] and paper.data.name == preset.layer["data"]["name"]
-            assert config_of(training, Wish(tmp_path, scale=0.1)).rounds == max(1, int(paper.rounds * 0.1))
+            assert (
+                paper.rounds == preset.layer["rounds"]
+                and paper.data.name == preset.layer["data"]["name"]
+            )
+            assert config_of(training, Wish(tmp_path, scale=0.1)).rounds == max(
+                1, int(paper.rounds * 0.1)
+            )
             few = ("clients", min(20, preset.layer["split"]["clients"]))
-            small = config_of(training, Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"), few)))
+            small = config_of(
+                training, Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"), few))
+            )
             if small.split not in seen_splits:
                 split = divide_up(small, digits)
                 assert sum(map(len, (split.hub, *split.labelled, *split.unlabelled))) > 500
@@ -115,9 +139,14 @@ def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(name: st
             assert seen.setdefault(training.name, mark) == mark
 
 
-def test_options_that_only_other_methods_have_are_left_out_and_unknown_ones_refused(tmp_path: Path) -> None:
+def test_options_that_only_other_methods_have_are_left_out_and_unknown_ones_refused(
+    tmp_path: Path,
+) -> None:
     training = Training("semifl/partially-cifar10-250")
-    assert "threshold" not in config_of(training, Wish(tmp_path, options=(("threshold", 0.5),))).settings
+    assert (
+        "threshold"
+        not in config_of(training, Wish(tmp_path, options=(("threshold", 0.5),))).settings
+    )
     with pytest.raises(ConfigError, match="treshold"):
         config_of(training, Wish(tmp_path, options=(("treshold", 0.5),)))
 
@@ -130,7 +159,9 @@ def test_labels_of_other_data_are_as_many_by_its_size(tmp_path: Path) -> None:
         ("hassle/cifar10-10", "ALL:10%"),
         ("fed-shvr/cifar10-mismatch-0.5", "mismatch:6,0.5"),
     ):
-        config = config_of(Training(preset), Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"))))
+        config = config_of(
+            Training(preset), Wish(tmp_path, options=(("data", "digits"), ("model", "cnn")))
+        )
         assert config.split.labels == expected
     chosen = Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"), ("labels", "hub:50")))
     assert config_of(Training("semifl/cifar10-4000-iid"), chosen).split.labels == "hub:50"
@@ -165,7 +196,11 @@ def test_a_curve_is_the_runs_own_and_published_numbers_stand_beside_it(
     assert list(lines) == ["IID", "Dir(0.3)", "Dir(0.1)", "K = 2"]
     runs = [history(tmp_path, "semifl-cifar10-250-k2", seed) for seed in (0, 1)]
     both = [[100 * line["accuracy"]["model"] for line in run] for run in runs]
-    assert lines["K = 2"]["x"] == [1, 2, 3]  # what comes after the last round stands one place further right
+    assert lines["K = 2"]["x"] == [
+        1,
+        2,
+        3,
+    ]  # what comes after the last round stands one place further right
     assert lines["K = 2"]["mean"] == pytest.approx(np.mean(both, 0))
     assert lines["K = 2"]["low"] == pytest.approx(np.min(both, 0))
     assert ["best", 60.0] in lines["K = 2"]["published"] and [50, 49] in lines["IID"]["published"]
@@ -189,25 +224,38 @@ def test_a_second_call_goes_on_with_what_is_there(tmp_path: Path) -> None:
 
 
 def test_fig2_and_fig9_of_semifl(tmp_path: Path) -> None:
-    for name, expected in (("semifl-fig2", "semifl-fedsgd-fixmatch-iid"), ("semifl-fig9", "semifl-table5-full-iid")):
+    for name, expected in (
+        ("semifl-fig2", "semifl-fedsgd-fixmatch-iid"),
+        ("semifl-fig9", "semifl-table5-full-iid"),
+    ):
         FIGURES[name].run(tiny(tmp_path / name, "iid", rounds=1))
         assert is_picture(picture_of(tmp_path / name))
         first = next(iter(lines_of(tmp_path / name).values()))
-        assert first["mean"][0] == pytest.approx(100 * history(tmp_path / name, expected)[0]["accuracy"]["model"])
+        assert first["mean"][0] == pytest.approx(
+            100 * history(tmp_path / name, expected)[0]["accuracy"]["model"]
+        )
 
 
 def test_fig6_of_semifl_measures_the_labels_of_all_four_combinations(tmp_path: Path) -> None:
     FIGURES["semifl-fig6"].run(tiny(tmp_path, "k2-*", threshold=0.05))
     panels = result_of(tmp_path)["panels"]
-    assert [panel["y_label"].partition(" ")[0] for panel in panels] == ["accuracy", "accuracy", "share"]
+    assert [panel["y_label"].partition(" ")[0] for panel in panels] == [
+        "accuracy",
+        "accuracy",
+        "share",
+    ]
     for number, measure in enumerate(("accuracy", "confident_accuracy", "confident_share")):
         lines = lines_of(tmp_path, number)
         for label, run in (
             ("fine-tune, global", "table2-fine-tune-global"),
             ("average, training", "table2-parallel-batch"),
         ):
-            lines_there = [line for line in history(tmp_path, f"semifl-{run}-k2") if measure in line["pseudo"]]
-            assert lines[label]["mean"] == pytest.approx([100 * line["pseudo"][measure] for line in lines_there])
+            lines_there = [
+                line for line in history(tmp_path, f"semifl-{run}-k2") if measure in line["pseudo"]
+            ]
+            assert lines[label]["mean"] == pytest.approx(
+                [100 * line["pseudo"][measure] for line in lines_there]
+            )
         assert len(lines) == 4 and all(line["mean"] for line in lines.values())
 
 
@@ -230,7 +278,9 @@ def test_fig2_and_fig3_of_fed_shvr(tmp_path: Path) -> None:
     line = lines_of(tmp_path / "3")["Fed-SHVR"]
     assert line["x"] == [5940, 14850, 29700, 59400]
     name = "fed-shvr-mnist-iid-unlabelled-0.25"
-    assert line["mean"][1] == pytest.approx(100 * history(tmp_path / "3", name)[-1]["accuracy"]["model"])
+    assert line["mean"][1] == pytest.approx(
+        100 * history(tmp_path / "3", name)[-1]["accuracy"]["model"]
+    )
     kept = RunFolder(tmp_path / "3" / "runs" / name / "seed-0").split()
     whole = RunFolder(tmp_path / "3" / "runs" / "fed-shvr-mnist-iid" / "seed-0").split()
     assert len(kept.unlabelled[0]) == round(0.25 * len(whole.unlabelled[0]))
@@ -248,7 +298,9 @@ def test_fig4_of_fed_shvr_draws_the_objective_and_the_deviation_over_seeds(tmp_p
     assert lines_of(tmp_path, 1)["Fed-SH"]["mean"] == pytest.approx(np.std(accuracy, 0))
 
 
-def test_fig6_of_fed_shvr_counts_the_rounds_to_an_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fig6_of_fed_shvr_counts_the_rounds_to_an_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shvr_figures, "TARGETS", (1.0, 101.0))
     FIGURES["fed-shvr-fig6"].run(tiny(tmp_path, "rounds", rounds=1))
     for line in lines_of(tmp_path).values():
@@ -265,7 +317,9 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
     assert isinstance(method, FedSHVR)
     total = 0.0
     federation = experiment.federation
-    for mine, others, declared in zip(federation.labelled, federation.unlabelled, federation.declared, strict=True):
+    for mine, others, declared in zip(
+        federation.labelled, federation.unlabelled, federation.declared, strict=True
+    ):
         parts = tuple(_answer(experiment, Predict(model, images)) for images in (mine, others))
         soft = method.soft_labels(parts[1].probabilities, method.unlabelled_weight)
         total += declared.total * method.objective(mine, parts, soft)
@@ -277,7 +331,9 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
     name = next(name for name, each in model.parameters.items() if each.dim() > 1)
     way, own = direction(model, "first")[name].flatten(1), model.parameters[name].flatten(1)
     assert torch.allclose(way.norm(dim=1), own.norm(dim=1), rtol=1e-4)
-    FIGURES["fed-shvr-fig5"].run(Wish(tmp_path / "5", cell="a2-0.1", scale=0.01, options=wish.options, quiet=True))
+    FIGURES["fed-shvr-fig5"].run(
+        Wish(tmp_path / "5", cell="a2-0.1", scale=0.01, options=wish.options, quiet=True)
+    )
     assert is_picture(picture_of(tmp_path / "5"))
 
 
@@ -311,7 +367,9 @@ def test_fig4_and_fig11_of_hassle_vary_one_thing(tmp_path: Path) -> None:
     FIGURES["hassle-fig4"].run(tiny(tmp_path, rounds=1))
     lines = lines_of(tmp_path)
     assert lines["HASSLE-SM"]["x"] == [0.5, 1, 2, 4, 8]
-    assert lines["HASSLE-SM"]["best"] == lines["HASSLE-SM"]["mean"], "of one round the last is the best"
+    assert lines["HASSLE-SM"]["best"] == lines["HASSLE-SM"]["mean"], (
+        "of one round the last is the best"
+    )
     last = history(tmp_path, "hassle-cifar10-10-unlabelled-0.222222")[-1]["accuracy"]
     assert lines["HASSLE-UM"]["mean"][2] == pytest.approx(100 * last["UM"])
     FIGURES["hassle-fig11"].run(tiny(tmp_path / "11", rounds=1))
@@ -330,8 +388,7 @@ def test_fig7_of_hassle_counts_what_the_split_holds(tmp_path: Path) -> None:
 
 def test_rows_of_a_table_tell_last_and_best_apart() -> None:
     line = replace(
-        line_of("a", [1, 2, 3], [[10.0], [30.0], [20.0]], [("best", 31.0), (2, 29.0)]),
-        best=[30.5],
+        line_of("a", [1, 2, 3], [[10.0], [30.0], [20.0]], [("best", 31.0), (2, 29.0)]), best=[30.5]
     )
     rows = rows_of(Panel("p", "round", "test accuracy in %", [line]), line)
     assert rows == [("round 2", 30.0, 29.0), ("last, 3", 20.0, None), ("best round", 30.5, 31.0)]
@@ -341,7 +398,10 @@ def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
     runs = [[0.1, 0.5, 0.2], [0.4, 0.2, 0.3]]
     results = [
         Result(
-            configure("semifl"), [{"round": place + 1, "accuracy": {"model": y}} for place, y in enumerate(run)], {}, ()
+            configure("semifl"),
+            [{"round": place + 1, "accuracy": {"model": y}} for place, y in enumerate(run)],
+            {},
+            (),
         )
         for run in runs
     ]
@@ -350,20 +410,29 @@ def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
 
 
 def test_a_single_round_is_no_fraction_of_one_on_the_axis() -> None:
-    axes = drawing([Panel("p", "round", ACCURACY, [line_of("a", [1], [[10.0]], [])])], "title").axes[0]
+    axes = drawing(
+        [Panel("p", "round", ACCURACY, [line_of("a", [1], [[10.0]], [])])], "title"
+    ).axes[0]
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> None:
-    lines = [line_of("a", [1, 2], [[10.0], [12.0]], [("best", 41.0)]), line_of("b", [1, 2], [[9.0], [9.0]])]
+    lines = [
+        line_of("a", [1, 2], [[10.0], [12.0]], [("best", 41.0)]),
+        line_of("b", [1, 2], [[9.0], [9.0]]),
+    ]
     many = tuple((f"option_{number}", number) for number in range(20))
-    canvas = drawing([Panel("p", "round", ACCURACY, lines)], shown_title("title", Wish(Path(), options=many)))
+    canvas = drawing(
+        [Panel("p", "round", ACCURACY, lines)], shown_title("title", Wish(Path(), options=many))
+    )
     canvas.canvas.draw()
     axes, words = canvas.axes[0], canvas.get_suptitle()
     marks = [mark for mark in axes.lines if mark.get_marker() == "<"]
     assert [list(mark.get_data()) for mark in marks] == [[[1], [41.0]]]
     assert axes.get_position().width > 0.5 and max(map(len, words.splitlines())) <= 100
-    assert "published best round" in axes.get_title("left") and "x: published" not in axes.get_title("left")
+    assert "published best round" in axes.get_title(
+        "left"
+    ) and "x: published" not in axes.get_title("left")
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 

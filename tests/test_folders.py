@@ -1,4 +1,6 @@
-"""A user's own images: who holds what follows from folders or arrays, and what makes no sense is refused by name."""
+"""A user's own images: who holds what follows from folders or arrays, and what makes no sense is
+refused by name.
+"""
 
 import os
 import shutil
@@ -81,11 +83,17 @@ def test_every_training_image_has_exactly_one_holder(root: Path) -> None:
 def test_statistics_come_from_the_training_images(root: Path) -> None:
     dataset = load("folder", root)
     values = dataset.train_images.double() / 255
-    assert dataset.mean == pytest.approx([float(values.mean())]) and dataset.pad == 2 and not dataset.flip
+    assert (
+        dataset.mean == pytest.approx([float(values.mean())])
+        and dataset.pad == 2
+        and not dataset.flip
+    )
     assert dataset.std == pytest.approx([float(values.std(correction=0))])
 
 
-@pytest.mark.parametrize("suffix", ["png", "PNG", "bmp", "webp", "jpg", "jpeg", "jfif", "gif", "tif", "tiff", "ppm"])
+@pytest.mark.parametrize(
+    "suffix", ["png", "PNG", "bmp", "webp", "jpg", "jpeg", "jfif", "gif", "tif", "tiff", "ppm"]
+)
 def test_colour_images_of_every_kind_are_read(suffix: str, tmp_path: Path) -> None:
     for place in ("hub/a", "clients/x", "test/a"):
         paint(tmp_path / place / f"i.{suffix}", 100, mode="RGB")
@@ -114,8 +122,14 @@ def test_without_a_hub_the_test_sets_folders_are_the_classes(root: Path) -> None
         shutil.rmtree(root / folder)
     dataset = load("folder", root)
     assert dataset.given is not None
-    assert dataset.classes == ("dog",) and len(dataset.given.hub) == 0 and len(dataset.given.labelled[1]) == 3
-    assert held(dataset, dataset.given.unlabelled[0])[0] == [30, 31, 32, 33], "2024 is just a folder"
+    assert (
+        dataset.classes == ("dog",)
+        and len(dataset.given.hub) == 0
+        and len(dataset.given.labelled[1]) == 3
+    )
+    assert held(dataset, dataset.given.unlabelled[0])[0] == [30, 31, 32, 33], (
+        "2024 is just a folder"
+    )
 
 
 def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path) -> None:
@@ -138,7 +152,11 @@ def test_a_part_of_the_hub_is_held_out_where_there_is_no_test_set(tmp_path: Path
 def test_every_class_keeps_an_image_on_both_sides(share: float, sizes: list[int]) -> None:
     root = Path("root")
     classes = tuple(f"class {number}" for number in range(len(sizes)))
-    hub = [File(root / "hub" / classes[c] / f"{n}.png", c) for c, size in enumerate(sizes) for n in range(size)]
+    hub = [
+        File(root / "hub" / classes[c] / f"{n}.png", c)
+        for c, size in enumerate(sizes)
+        for n in range(size)
+    ]
     with patch.object(folders, "HELD_OUT", share):
         train, test = hold_out(root, hub, classes)
     assert sorted(train + test, key=hub.index) == hub
@@ -161,8 +179,12 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "nowhere is not a folder")
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("hub", "Hub"), ("clients", "client"), ("test", "tests")])
-def test_a_folder_that_would_be_passed_over_for_its_name_is_refused(right: str, wrong: str, root: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("hub", "Hub"), ("clients", "client"), ("test", "tests")]
+)
+def test_a_folder_that_would_be_passed_over_for_its_name_is_refused(
+    right: str, wrong: str, root: Path
+) -> None:
     (root / right).rename(root / wrong)
     refused(root, f"{wrong} must be called '{right}'; rename it")
 
@@ -220,10 +242,16 @@ def test_deep_pixels_are_refused_by_name(root: Path) -> None:
 def test_deep_colours_are_refused_too(root: Path) -> None:
     """A PNG of 16 bits a channel, by hand: Pillow writes none, and reads its upper halves."""
     rows = zlib.compress(b"".join(b"\0" + bytes(range(96)) for _ in range(16)))
-    parts = ((b"IHDR", struct.pack(">IIBBBBB", 16, 16, 16, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b""))
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", 16, 16, 16, 2, 0, 0, 0)),
+        (b"IDAT", rows),
+        (b"IEND", b""),
+    )
     raw = b"\x89PNG\r\n\x1a\n"
     for kind, body in parts:
-        raw += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        raw += (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
     (root / "clients" / "north" / "deep.png").write_bytes(raw)
     refused(root, "deep.png has pixels of kind 'RGB, 16 bits'")
 
@@ -251,7 +279,9 @@ def test_images_without_any_contrast_teach_nothing(tmp_path: Path) -> None:
     refused(tmp_path, "all pixels of all training images in .* are the same")
 
 
-def test_links_to_folders_are_followed_but_not_for_ever(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_links_to_folders_are_followed_but_not_for_ever(
+    root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     paint(elsewhere / "scans" / "0.png", 91)
     (elsewhere / "scans" / "back").symlink_to(elsewhere)
@@ -269,7 +299,9 @@ def test_the_hub_has_no_unlabelled_images(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "at_client"), [("cat", "Cat"), ("caf\u00e9", "cafe\u0301")])
-def test_a_class_that_is_written_otherwise_at_a_client_is_refused(written: str, at_client: str, tmp_path: Path) -> None:
+def test_a_class_that_is_written_otherwise_at_a_client_is_refused(
+    written: str, at_client: str, tmp_path: Path
+) -> None:
     for place in (f"hub/{written}", f"clients/x/{at_client}", f"test/{written}"):
         paint(tmp_path / place / "0.png", len(place))
     refused(tmp_path, f"is spelt differently from the class '{written}'")
@@ -310,7 +342,9 @@ def test_an_image_outside_of_any_class_is_refused(root: Path) -> None:
 
 def test_a_folder_next_to_class_folders_is_taken_for_a_misspelt_class(root: Path) -> None:
     paint(root / "clients" / "south" / "dgo" / "0.png", 1)
-    refused(root, "dgo is beside folders of classes but is not a class; rename it to one of cat, dog")
+    refused(
+        root, "dgo is beside folders of classes but is not a class; rename it to one of cat, dog"
+    )
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -341,8 +375,13 @@ def test_arrays_say_who_holds_what(tmp_path: Path) -> None:
     assert split is not None
     assert dataset.classes == ("0", "1") and split.names == ("3", "7") and dataset.pad == 2
     assert held(dataset, split.hub) == ([1, 2], [0, 1])
-    assert held(dataset, split.labelled[0]) == ([12], [1]) and held(dataset, split.unlabelled[0]) == ([14], [-1])
-    assert held(dataset, split.labelled[1]) == ([], []) and held(dataset, split.unlabelled[1]) == ([11, 13], [-1, -1])
+    assert held(dataset, split.labelled[0]) == ([12], [1]) and held(
+        dataset, split.unlabelled[0]
+    ) == ([14], [-1])
+    assert held(dataset, split.labelled[1]) == ([], []) and held(dataset, split.unlabelled[1]) == (
+        [11, 13],
+        [-1, -1],
+    )
     assert dataset.test_labels.dtype == torch.int64 and dataset.train_images.shape == (6, 1, 16, 24)
 
 
@@ -361,12 +400,16 @@ def test_hub_and_client_labels_may_be_left_out_but_not_both(tmp_path: Path) -> N
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_may_come_last_or_second(axis: int, channels: int, tmp_path: Path) -> None:
     content = {
-        name: array if array.ndim == 1 else np.stack([array] * channels, axis) for name, array in arrays().items()
+        name: array if array.ndim == 1 else np.stack([array] * channels, axis)
+        for name, array in arrays().items()
     }
     content["hub_images"] = content["hub_images"].copy()
     content["hub_images"][0, 0, 0, 0] = 99
     dataset = load("npz", saved(tmp_path, content))
-    assert dataset.train_images.shape == (6, channels, 16, 24) and int(dataset.train_images[0, 0, 0, 0]) == 99
+    assert (
+        dataset.train_images.shape == (6, channels, 16, 24)
+        and int(dataset.train_images[0, 0, 0, 0]) == 99
+    )
 
 
 def test_class_names_are_taken_from_the_file(tmp_path: Path) -> None:
@@ -376,19 +419,31 @@ def test_class_names_are_taken_from_the_file(tmp_path: Path) -> None:
 
 MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "floats": ({"hub_images": np.zeros((2, 16, 24))}, "hub_images is float64; expected uint8"),
-    "axes": ({"hub_images": np.zeros((2, 16, 24, 5), np.uint8)}, r"hub_images has shape \(2, 16, 24, 5\)"),
+    "axes": (
+        {"hub_images": np.zeros((2, 16, 24, 5), np.uint8)},
+        r"hub_images has shape \(2, 16, 24, 5\)",
+    ),
     "sizes": (
         {"hub_images": np.zeros((2, 16, 16), np.uint8)},
         "hub_images are 1 x 16 x 16, but test_images are 1 x 16 x 24",
     ),
     "count": ({"hub_labels": np.array([0])}, "hub_labels is int64 of shape .* expected 2 integers"),
     "fractions": ({"client_ids": np.array([0.0, 1, 1, 1])}, "client_ids is float64"),
-    "unknown at the hub": ({"hub_labels": np.array([0, -1])}, "hub_labels has the label -1; expected 0 or more"),
+    "unknown at the hub": (
+        {"hub_labels": np.array([0, -1])},
+        "hub_labels has the label -1; expected 0 or more",
+    ),
     "below unknown": ({"client_labels": np.array([-2, 0, 0, 0])}, "client_labels has the label -2"),
     "names": ({"classes": np.array(["cat"])}, "classes has 1 names, but there is a label 1"),
     "test": ({"test_labels": np.array([0, 0])}, "has no images of the class '1'"),
-    "misspelt": ({"client_label": np.zeros(4, int)}, "has an unknown array 'client_label'; remove it"),
-    "numbered from 1": ({"hub_labels": np.array([1, 2]), "test_labels": np.array([1, 2])}, "has the label 0"),
+    "misspelt": (
+        {"client_label": np.zeros(4, int)},
+        "has an unknown array 'client_label'; remove it",
+    ),
+    "numbered from 1": (
+        {"hub_labels": np.array([1, 2]), "test_labels": np.array([1, 2])},
+        "has the label 0",
+    ),
     "far apart": ({"test_labels": np.array([0, 10**9])}, "no image has the label 2"),
     "called alike": ({"classes": np.array(["cat", "cat"])}, "two classes are called 'cat'"),
     "tested only": (
@@ -399,7 +454,10 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
         {"hub_labels": np.array([0, 0]), "client_labels": np.zeros(4, int)},
         "labels of the class '1' of the test set",
     ),
-    "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot be read as an .npz file of plain arrays"),
+    "pickles": (
+        {"classes": np.array([{}], dtype=object)},
+        "cannot be read as an .npz file of plain arrays",
+    ),
     "clients": (
         {
             "client_images": np.zeros((0, 16, 24), np.uint8),
@@ -417,7 +475,9 @@ def test_a_mistake_in_the_arrays_is_told_in_one_sentence(mistake: str, tmp_path:
     refused(saved(tmp_path, {**arrays(), **wrong}), f"own.npz.*{sentence}|{sentence}", "npz")
 
 
-@pytest.mark.parametrize("name", ["client_images", "client_ids", "test_images", "test_labels", "hub_labels"])
+@pytest.mark.parametrize(
+    "name", ["client_images", "client_ids", "test_images", "test_labels", "hub_labels"]
+)
 def test_a_missing_array_is_named(name: str, tmp_path: Path) -> None:
     content = arrays()
     del content[name]

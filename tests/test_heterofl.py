@@ -1,4 +1,6 @@
-"""HeteroFL: narrow models are parts of the wide one, and an element is the mean over those who have it."""
+"""HeteroFL: narrow models are parts of the wide one, and an element is the mean over those who have
+it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +31,9 @@ def drawn(name: str, shape: tuple[int, int, int] = (1, 12, 12), width: float = 1
 
 
 def pictures(count: int = 6) -> Tensor:
-    return torch.sin(torch.arange(count * 144, dtype=torch.float64) ** 1.5).reshape(count, 1, 12, 12)
+    return torch.sin(torch.arange(count * 144, dtype=torch.float64) ** 1.5).reshape(
+        count, 1, 12, 12
+    )
 
 
 @pytest.mark.parametrize("name", ["cnn", "lenet", "resnet8", "mlp"])
@@ -45,11 +49,17 @@ def test_a_narrow_model_is_the_wide_one_with_its_last_channels_dead(name: str) -
 
 def test_the_scaler_divides_what_enters_each_norm() -> None:
     model, x = narrowed(drawn("cnn"), 0.25), pictures()
-    p = {name: value if "norm" not in name else value + 0.1 for name, value in model.parameters.items()}
+    p = {
+        name: value if "norm" not in name else value + 0.1
+        for name, value in model.parameters.items()
+    }
     for layer in ("1", "2"):
-        # The epsilon of batch norm is all that tells a divided input from a whole one: so it is made large.
+        # The epsilon of batch norm is all that tells a divided input from a whole one: so it is
+        # made large.
         x = F.conv2d(1e-2 * x, p[f"conv{layer}.weight"], padding=1) / 0.25
-        x = F.batch_norm(x, None, None, p[f"norm{layer}.weight"], p[f"norm{layer}.bias"], training=True)
+        x = F.batch_norm(
+            x, None, None, p[f"norm{layer}.weight"], p[f"norm{layer}.bias"], training=True
+        )
         x = 1e2 * F.max_pool2d(F.relu(x), 2) if layer == "1" else F.max_pool2d(F.relu(x), 2)
     expected = F.linear(x.flatten(1), p["output.weight"], p["output.bias"])
     shrunk = {name: 1e-2 * value if name == "conv1.weight" else value for name, value in p.items()}
@@ -62,11 +72,15 @@ def test_the_scaler_divides_hidden_units_where_there_is_no_norm() -> None:
     model, x = narrowed(drawn("lenet"), 0.5), pictures()
     p = model.parameters
     for name, padding in (("conv1", 2), ("conv2", 0)):
-        x = F.max_pool2d(F.relu(F.conv2d(x, p[f"{name}.weight"], p[f"{name}.bias"], padding=padding) / 0.5), 2)
+        x = F.max_pool2d(
+            F.relu(F.conv2d(x, p[f"{name}.weight"], p[f"{name}.bias"], padding=padding) / 0.5), 2
+        )
     x = x.flatten(1)
     for name in ("hidden1", "hidden2"):
         x = F.relu(F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"]) / 0.5)
-    torch.testing.assert_close(scaled(model)(pictures()), F.linear(x, p["output.weight"], p["output.bias"]))
+    torch.testing.assert_close(
+        scaled(model)(pictures()), F.linear(x, p["output.weight"], p["output.bias"])
+    )
 
 
 def test_unknown_classes_have_output_zero_in_the_loss() -> None:
@@ -75,12 +89,18 @@ def test_unknown_classes_have_output_zero_in_the_loss() -> None:
     batch = Batch({"labelled": Sample((pictures(),), key, torch.tensor(label))}, key, key, key, key)
     logits = model(pictures()).numpy().copy()
     logits[:, [kind for kind in range(10) if kind not in label]] = 0.0
-    expected = np.mean([np.log(np.exp(row).sum()) - row[kind] for row, kind in zip(logits, label, strict=True)])
+    expected = np.mean(
+        [np.log(np.exp(row).sum()) - row[kind] for row, kind in zip(logits, label, strict=True)]
+    )
     assert math.isclose(float(HETERO.loss(model, batch, {"known": known})), expected, rel_tol=1e-12)
 
 
-def one_round(method: HeteroFL, norm: str = "static") -> tuple[Model, Model, dict[int, dict[str, Tensor]], Experiment]:
-    """The model before, the one after, the narrow models that the clients sent, and the federation."""
+def one_round(
+    method: HeteroFL, norm: str = "static"
+) -> tuple[Model, Model, dict[int, dict[str, Tensor]], Experiment]:
+    """The model before, the one after, the narrow models that the clients sent, and the
+    federation.
+    """
     case = served(small_experiment(method, norm=norm, rounds=1), kind=Watched)
     assert isinstance(case.placement, Watched)
     before, after = case.start().model, play(case).state.model
@@ -97,14 +117,18 @@ def one_round(method: HeteroFL, norm: str = "static") -> tuple[Model, Model, dic
 def test_an_element_is_the_mean_over_its_owners_and_without_one_as_it_was(widths: str) -> None:
     before, after, sent, case = one_round(replace(HETERO, widths=widths))
     shares = [float(width) for width in widths.split(",")]
-    assert set(sent) == {client for client, held in enumerate(case.federation.labelled) if len(held)}
+    assert set(sent) == {
+        client for client, held in enumerate(case.federation.labelled) if len(held)
+    }
     untouched = 0
     for name, old in before.parameters.items():
         expected = old.numpy().copy()
         for place in np.ndindex(*old.shape):
             values = []
             for client, part in sent.items():
-                inside = all(index < size for index, size in zip(place, part[name].shape, strict=True))
+                inside = all(
+                    index < size for index, size in zip(place, part[name].shape, strict=True)
+                )
                 classes = set(case.federation.labelled[client].label.tolist())  # type: ignore[union-attr]
                 if inside and (not name.startswith("output") or place[0] in classes):
                     values.append(float(part[name][place]))
@@ -113,7 +137,11 @@ def test_an_element_is_the_mean_over_its_owners_and_without_one_as_it_was(widths
         np.testing.assert_allclose(after.parameters[name].numpy(), expected, rtol=1e-12)
     narrow = {client: part["conv2.weight"].shape[0] for client, part in sent.items()}
     assert narrow == {client: math.ceil(32 * shares[client % len(shares)]) for client in sent}
-    assert untouched > 0 if widths == "0.5,0.25" else untouched < before.parameters["output.weight"].numel()
+    assert (
+        untouched > 0
+        if widths == "0.5,0.25"
+        else untouched < before.parameters["output.weight"].numel()
+    )
 
 
 def test_only_narrow_models_and_who_owns_what_of_them_travel() -> None:
@@ -126,7 +154,14 @@ def test_only_narrow_models_and_who_owns_what_of_them_travel() -> None:
 
 
 def test_at_full_width_and_unmasked_it_is_the_equal_average() -> None:
-    settings: dict[str, Any] = {"active": 1.0, "epochs": 1, "rate": 0.1, "momentum": 0.9, "decay": 5e-4, "clip": 1.0}
+    settings: dict[str, Any] = {
+        "active": 1.0,
+        "epochs": 1,
+        "rate": 0.1,
+        "momentum": 0.9,
+        "decay": 5e-4,
+        "clip": 1.0,
+    }
     hetero = HeteroFL(widths="1", mask=False, staircase=False, **settings)
     average = FedAvgM(global_momentum=0.0, weigh_by="nothing", **settings)
     models = [play(small_experiment(method, rounds=2)).state.model for method in (hetero, average)]

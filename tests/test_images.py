@@ -1,4 +1,6 @@
-"""Who may see what: images by index, labels only where a party has them, and nothing else within reach."""
+"""Who may see what: images by index, labels only where a party has them, and nothing else within
+reach.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +30,11 @@ CPU = torch.device("cpu")
 
 
 def images(count: int, label: Tensor | None = None) -> Images:
-    return Images(torch.arange(4 * count, dtype=torch.uint8).reshape(-1, 1, 1, 1), torch.arange(count) * 4, label)
+    return Images(
+        torch.arange(4 * count, dtype=torch.uint8).reshape(-1, 1, 1, 1),
+        torch.arange(count) * 4,
+        label,
+    )
 
 
 def dataset() -> Dataset:
@@ -58,7 +64,10 @@ def test_a_subset_keeps_images_and_labels_together(mask: list[bool]) -> None:
 
 def test_two_sets_join_and_know_labels_only_if_both_did() -> None:
     whole = images(4, torch.arange(4))
-    first, rest = whole.subset(torch.tensor([1, 0, 0, 1]).bool()), whole.subset(torch.tensor([0, 1, 1, 0]).bool())
+    first, rest = (
+        whole.subset(torch.tensor([1, 0, 0, 1]).bool()),
+        whole.subset(torch.tensor([0, 1, 1, 0]).bool()),
+    )
     assert (first + rest).index.tolist() == [0, 12, 4, 8]
     joined = (first + rest).label
     assert joined is not None and joined.tolist() == [0, 3, 1, 2]
@@ -75,16 +84,25 @@ def test_trusted_guesses_reach_the_threshold_and_carry_the_likeliest_class() -> 
     guess = Predictions(images(3), rows, threshold=0.9)
     assert guess.trusted.tolist() == [True, False, True]
     confident, hard = guess.confident, guess.hard
-    assert confident.index.tolist() == [0, 8] and confident.label is not None and confident.label.tolist() == [1, 0]
+    assert (
+        confident.index.tolist() == [0, 8]
+        and confident.label is not None
+        and confident.label.tolist() == [1, 0]
+    )
     assert len(hard) == 3 and hard.label is not None and hard.label.tolist()[0] == 1
-    assert Predictions(images(3), rows).trusted.all() and not Predictions(images(3), rows, 0.99).confident
+    assert (
+        Predictions(images(3), rows).trusted.all()
+        and not Predictions(images(3), rows, 0.99).confident
+    )
 
 
 @pytest.mark.parametrize("labels", ["hub:50", "fraction:0.2", "LU:30%"])
 def test_every_party_gets_the_images_and_labels_of_the_split(labels: str) -> None:
     data, parts = dataset(), split(labels)
     federation, truth = divide(data, parts, CPU)
-    for got, index in zip((federation.hub, *federation.labelled), (parts.hub, *parts.labelled), strict=True):
+    for got, index in zip(
+        (federation.hub, *federation.labelled), (parts.hub, *parts.labelled), strict=True
+    ):
         assert torch.equal(got.index, index) and torch.equal(got.label, data.train_labels[index])  # type: ignore[arg-type]
     for got, index in zip(federation.unlabelled, parts.unlabelled, strict=True):
         assert torch.equal(got.index, index) and got.label is None
@@ -102,7 +120,9 @@ def test_a_client_sees_its_own_images_state_and_number() -> None:
 
 
 def reachable(thing: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Every tensor that can be got at from an object by attributes, entries, slots, closures and views."""
+    """Every tensor that can be got at from an object by attributes, entries, slots, closures and
+    views.
+    """
     if id(thing) in seen or isinstance(thing, type | str | int | float | None):
         return
     seen.add(id(thing))
@@ -128,8 +148,13 @@ def test_no_hidden_label_is_within_reach_of_a_party(labels: str) -> None:
     federation, truth = divide(data, parts, CPU)
     hub = Hub(1, 1, federation.hub, federation.declared, 0)
     mine = [federation.me(number, None, 0) for number in range(5)]
-    hidden = [data.train_labels[index] for index in (*parts.unlabelled, torch.arange(len(data.train_labels)))]
-    hidden = [part for part in (*hidden, data.train_labels[torch.cat(parts.unlabelled)]) if len(part)]
+    hidden = [
+        data.train_labels[index]
+        for index in (*parts.unlabelled, torch.arange(len(data.train_labels)))
+    ]
+    hidden = [
+        part for part in (*hidden, data.train_labels[torch.cat(parts.unlabelled)]) if len(part)
+    ]
     for thing in (federation, hub, *mine):
         found = list(reachable(thing, set()))
         assert found and not any(same_numbers(one, other) for one in found for other in hidden)
@@ -141,7 +166,8 @@ def same_numbers(found: Tensor, hidden: Tensor) -> bool:
     memory = whole_storage(found)
     starts = range(len(memory) - len(hidden) + 1) if memory.dtype == hidden.dtype else ()
     return any(
-        memory[start] == hidden[0] and torch.equal(memory[start : start + len(hidden)], hidden) for start in starts
+        memory[start] == hidden[0] and torch.equal(memory[start : start + len(hidden)], hidden)
+        for start in starts
     )
 
 
@@ -154,7 +180,14 @@ def test_a_client_reaches_no_label_of_another_client() -> None:
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "semifl": {"labels": "hub:50", "epochs": 1, "threshold": 0.2, "active": 0.5, "hub_batch": 20, "client_batch": 50},
+    "semifl": {
+        "labels": "hub:50",
+        "epochs": 1,
+        "threshold": 0.2,
+        "active": 0.5,
+        "hub_batch": 20,
+        "client_batch": 50,
+    },
     "hassle": {"labels": "fraction:0.1", "epochs": 1, "residual_steps": 1},
     "fed-shvr": {"labels": "mismatch-digits:10", "epochs": 1},
 }
@@ -175,7 +208,9 @@ def test_scrambled_hidden_labels_leave_the_trained_model_bit_identical(method: s
     for experiment in (honest, scrambled):
         progress = Progress(0, experiment.start(), Kept(), [])
         play([Run(experiment, progress)], lambda lines: None)
-        states.append((tree.named(progress.state), tree.named(progress.kept.states), progress.history[0]))
+        states.append(
+            (tree.named(progress.state), tree.named(progress.kept.states), progress.history[0])
+        )
     assert all(torch.equal(states[0][0][name], leaf) for name, leaf in states[1][0].items())
     assert all(torch.equal(states[0][1][name], leaf) for name, leaf in states[1][1].items())
     assert states[0][2]["accuracy"] == states[1][2]["accuracy"]

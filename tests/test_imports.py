@@ -46,7 +46,8 @@ TORCH_DRAWS = {
     "randperm",
     "seed",
 }
-#: The judge of methods sets the global generators and looks whether they moved; it draws nothing from them.
+#: The judge of methods sets the global generators and looks whether they moved; it draws nothing
+#: from them.
 WATCHED = {
     "torch.manual_seed",
     "torch.get_rng_state",
@@ -99,14 +100,18 @@ def dotted(node: ast.AST) -> str:
 
 
 def uses(path: Path) -> Iterator[str]:
-    """Dotted names in a file, each with its first part as imported: `np.random.rand` is `numpy.random.rand`."""
+    """Dotted names in a file, each with its first part as imported: `np.random.rand` is
+    `numpy.random.rand`.
+    """
     tree = parsed(path)
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
-            aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            aliases |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
     for node in ast.walk(tree):
         name = dotted(node)
         if name:
@@ -126,7 +131,17 @@ def test_a_method_knows_the_contract_and_pure_pieces_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
 def test_a_method_imports_no_other_heavy_machinery(path: Path) -> None:
-    allowed = ("fedglean", "torch", "math", "collections", "dataclasses", "typing", "abc", "functools", "itertools")
+    allowed = (
+        "fedglean",
+        "torch",
+        "math",
+        "collections",
+        "dataclasses",
+        "typing",
+        "abc",
+        "functools",
+        "itertools",
+    )
     assert all(name.split(".")[0] in allowed for name in imported(path))
 
 
@@ -141,23 +156,52 @@ def test_no_engine_names_a_method(path: Path) -> None:
 def test_the_contract_knows_no_engine_no_method_and_no_data_beyond_images() -> None:
     for file in ("method.py", "sgd.py", "losses.py", "randomness.py", "tree.py"):
         known = [name for name in imported(SOURCE / file) if within(name, "fedglean")]
-        banned = ("engines", "methods", "run", "report", "config", "experiment", "folder", "evaluate", "deploy")
-        assert not [name for name in known if any(within(name, f"fedglean.{part}") for part in banned)]
+        banned = (
+            "engines",
+            "methods",
+            "run",
+            "report",
+            "config",
+            "experiment",
+            "folder",
+            "evaluate",
+            "deploy",
+        )
         assert not [
-            name for name in known if within(name, "fedglean.data") and not within(name, "fedglean.data.images")
+            name for name in known if any(within(name, f"fedglean.{part}") for part in banned)
+        ]
+        assert not [
+            name
+            for name in known
+            if within(name, "fedglean.data") and not within(name, "fedglean.data.images")
         ]
 
 
 def test_hidden_labels_are_known_to_the_evaluator_and_to_who_hands_them_over() -> None:
-    holders = {path.relative_to(SOURCE).as_posix() for path in FILES if "Truth" in "".join(imported(path))}
+    holders = {
+        path.relative_to(SOURCE).as_posix() for path in FILES if "Truth" in "".join(imported(path))
+    }
     assert holders <= {"evaluate.py", "experiment.py"}
 
 
 def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
-    holders = {path.relative_to(SOURCE).as_posix() for path in FILES if any(within(n, "flwr") for n in imported(path))}
-    assert holders == {f"deploy/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")}
-    knowing = {path for path in FILES if any(within(name, "fedglean.deploy") for name in imported(path))}
-    assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {"deploy", "cli", "report", "testing"}
+    holders = {
+        path.relative_to(SOURCE).as_posix()
+        for path in FILES
+        if any(within(n, "flwr") for n in imported(path))
+    }
+    assert holders == {
+        f"deploy/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")
+    }
+    knowing = {
+        path for path in FILES if any(within(name, "fedglean.deploy") for name in imported(path))
+    }
+    assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {
+        "deploy",
+        "cli",
+        "report",
+        "testing",
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
@@ -181,7 +225,9 @@ def test_nothing_is_unpickled_but_published_formats_by_a_restricted_reader(path:
         }
     else:
         assert not pickles
-    assert not {name for name in uses(path) if name in ("torch.load", "torch.save", "torch.jit.load")}
+    assert not {
+        name for name in uses(path) if name in ("torch.load", "torch.save", "torch.jit.load")
+    }
 
 
 def test_numpy_never_unpickles() -> None:
@@ -199,16 +245,31 @@ def test_no_random_number_comes_from_a_generator_with_a_memory(path: Path) -> No
     if path.parent == SOURCE / "testing":
         used -= WATCHED
     else:
-        assert not [name for name in imported(path) if any(within(name, module) for module in STATEFUL)]
+        assert not [
+            name for name in imported(path) if any(within(name, module) for module in STATEFUL)
+        ]
     assert not [name for name in used if name.startswith("random.")]
-    numpy_draws = {name for name in used if name.startswith("numpy.random.")} - {"numpy.random.Generator"}
-    torch_draws = {f"torch.{name}" for name in TORCH_DRAWS} | {f"torch.cuda.{name}" for name in TORCH_DRAWS}
+    numpy_draws = {name for name in used if name.startswith("numpy.random.")} - {
+        "numpy.random.Generator"
+    }
+    torch_draws = {f"torch.{name}" for name in TORCH_DRAWS} | {
+        f"torch.cuda.{name}" for name in TORCH_DRAWS
+    }
     functional = {
         f"torch.nn.functional.{name}"
-        for name in ("dropout", "dropout1d", "dropout2d", "alpha_dropout", "rrelu", "gumbel_softmax")
+        for name in (
+            "dropout",
+            "dropout1d",
+            "dropout2d",
+            "alpha_dropout",
+            "rrelu",
+            "gumbel_softmax",
+        )
     }
     assert not numpy_draws and not used & (torch_draws | functional)
-    assert not [name for name in used if "." in name and name.rpartition(".")[2] in METHODS_THAT_DRAW]
+    assert not [
+        name for name in used if "." in name and name.rpartition(".")[2] in METHODS_THAT_DRAW
+    ]
 
 
 def test_every_file_can_be_imported_by_itself() -> None:
@@ -222,7 +283,9 @@ def module(path: Path) -> str:
 
 
 def known_modules(path: Path) -> Iterator[str]:
-    """Modules of ours that importing this file runs: not those imported in a function or for types alone."""
+    """Modules of ours that importing this file runs: not those imported in a function or for types
+    alone.
+    """
     modules = {module(file) for file in FILES}
     for node in parsed(path).body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

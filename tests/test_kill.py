@@ -1,4 +1,6 @@
-"""A run that is killed, at whatever instant, and resumed is bit for bit the run that was not killed."""
+"""A run that is killed, at whatever instant, and resumed is bit for bit the run that was not
+killed.
+"""
 
 import json
 import multiprocessing
@@ -24,12 +26,15 @@ from fedglean.run import resume, run
 from fedglean.testing.compare import difference
 from fedglean.testing.trial import small_split
 
-# Children are forked from a server that has imported everything, what torch imports late too, and started no thread.
+# Children are forked from a server that has imported everything, what torch imports late too, and
+# started no thread.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fedglean.testing", "pytest", "sklearn.datasets", "torch._dynamo"])
 
 
-def start_or_resume(config: Config, out: Path, on_round: Callable[[Any], None] | None = None) -> None:
+def start_or_resume(
+    config: Config, out: Path, on_round: Callable[[Any], None] | None = None
+) -> None:
     """What a user does after a crash: the same command again, or `resume` once there is a run."""
     if (out / "config.toml").exists():
         resume(out, on_round)
@@ -63,7 +68,9 @@ def set_trap(name: str, number: int, before: bool) -> None:
     setattr(os, name, trapped)
 
 
-def begin(config: Config, out: Path, trap: tuple[str, int, bool] | None = None) -> ForkServerProcess:
+def begin(
+    config: Config, out: Path, trap: tuple[str, int, bool] | None = None
+) -> ForkServerProcess:
     begun = CONTEXT.Event()
     process = CONTEXT.Process(target=child, args=(config, out, begun, trap))
     process.start()
@@ -95,7 +102,10 @@ def wait_for_a_round(process: ForkServerProcess, out: Path) -> None:
 
 def lines(out: Path) -> list[dict[str, Any]]:
     parsed = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in parsed]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "phases")}
+        for line in parsed
+    ]
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -115,7 +125,12 @@ class Runs:
     def __init__(self, folder: Path, method: str, **settings: Any) -> None:
         save_split(folder / "split.json", small_split(load("digits").train_labels))
         self.config = configure(
-            method, split_file=str(folder / "split.json"), device="cpu", model="cnn", quorum=0.0, **settings
+            method,
+            split_file=str(folder / "split.json"),
+            device="cpu",
+            model="cnn",
+            quorum=0.0,
+            **settings,
         )
         self.whole = folder / "whole"
         to_the_end(self.config, folder / "warm-up")
@@ -140,7 +155,9 @@ def test_clients_do_train_and_keep_momentum_in_the_undisturbed_run(semifl: Runs)
     assert len(Checkpoints(semifl.whole / "checkpoint").load()[2]) > 3
 
 
-def test_twenty_runs_killed_at_random_instants_go_on_as_if_nothing_had_been(semifl: Runs, tmp_path: Path) -> None:
+def test_twenty_runs_killed_at_random_instants_go_on_as_if_nothing_had_been(
+    semifl: Runs, tmp_path: Path
+) -> None:
     codes = []
     for attempt in range(20):
         out = tmp_path / str(attempt)
@@ -154,7 +171,8 @@ def test_twenty_runs_killed_at_random_instants_go_on_as_if_nothing_had_been(semi
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize(
-    ("name", "number"), [("replace", 1), ("replace", 4), ("replace", 7), ("fsync", 2), ("fsync", 9), ("fsync", 32)]
+    ("name", "number"),
+    [("replace", 1), ("replace", 4), ("replace", 7), ("fsync", 2), ("fsync", 9), ("fsync", 32)],
 )
 def test_a_run_killed_while_it_writes_goes_on_as_if_nothing_had_been(
     semifl: Runs, tmp_path: Path, name: str, number: int, before: bool
@@ -167,8 +185,12 @@ def test_a_run_killed_while_it_writes_goes_on_as_if_nothing_had_been(
 
 
 @pytest.mark.parametrize("attempt", range(4))
-def test_fed_shvr_survives_kills_with_its_corrections_intact(fed_shvr: Runs, tmp_path: Path, attempt: int) -> None:
-    kill_after(float(uniform(key(1, "kill", attempt))) * fed_shvr.seconds, fed_shvr.config, tmp_path)
+def test_fed_shvr_survives_kills_with_its_corrections_intact(
+    fed_shvr: Runs, tmp_path: Path, attempt: int
+) -> None:
+    kill_after(
+        float(uniform(key(1, "kill", attempt))) * fed_shvr.seconds, fed_shvr.config, tmp_path
+    )
     to_the_end(fed_shvr.config, tmp_path)
     assert_same_run(fed_shvr.whole, tmp_path)
 
@@ -204,7 +226,9 @@ def test_nothing_of_a_killed_process_is_left_over(semifl: Runs, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("placement", ["here", "workers"])
-def test_a_folder_belongs_to_one_process_until_that_is_killed(semifl: Runs, tmp_path: Path, placement: str) -> None:
+def test_a_folder_belongs_to_one_process_until_that_is_killed(
+    semifl: Runs, tmp_path: Path, placement: str
+) -> None:
     long = replace(semifl.config, rounds=10000)
     long = replace(long, engine=replace(long.engine, placement=placement))
     process = begin(long, tmp_path)
@@ -216,7 +240,10 @@ def test_a_folder_belongs_to_one_process_until_that_is_killed(semifl: Runs, tmp_
     rounds = len(lines(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         resume(tmp_path, stop_at_once)
-    assert len(lines(tmp_path)) in (rounds, rounds + 1)  # the last line may be one of a round that was not finished
+    assert len(lines(tmp_path)) in (
+        rounds,
+        rounds + 1,
+    )  # the last line may be one of a round that was not finished
 
 
 def stop_at_once(line: dict[str, Any]) -> None:

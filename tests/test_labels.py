@@ -28,12 +28,24 @@ def small_split() -> Split:
     return make_split(SMALL, 10, 6, "dirichlet:0.3", "fraction:0.2", 3)
 
 
-WHO = ["hub:50", "all-hub", "each:2", "fraction:0.3", "fraction:0,1,0.5", "all", "PL:20%", "LPL:20%", "UPL:20%"]
+WHO = [
+    "hub:50",
+    "all-hub",
+    "each:2",
+    "fraction:0.3",
+    "fraction:0,1,0.5",
+    "all",
+    "PL:20%",
+    "LPL:20%",
+    "UPL:20%",
+]
 WHO += ["LU:20%", "ALL:5%", "ALL:20%", "mismatch-digits:4", "mismatch:6,0.3"]
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.sampled_from(WHO), st.sampled_from(["iid", "balanced-dirichlet:0.1", "hassle-dirichlet:0.1"]))
+@given(
+    st.sampled_from(WHO), st.sampled_from(["iid", "balanced-dirichlet:0.1", "hassle-dirichlet:0.1"])
+)
 @pytest.mark.parametrize("clients", [3, 20])
 def test_nobody_shares_an_image(clients: int, who: str, partition: str) -> None:
     split = make_split(SMALL, 10, clients, partition, who, 7)
@@ -69,7 +81,10 @@ def test_a_hub_with_everything_leaves_the_clients_nothing() -> None:
 def test_each_client_labels_as_evenly_as_its_images_allow() -> None:
     split = make_split(SMALL, 10, 6, "dirichlet:0.3", "each:25", 0)
     for mine, rest in zip(split.labelled, split.unlabelled, strict=True):
-        got, left = torch.bincount(SMALL[mine], minlength=10), torch.bincount(SMALL[rest], minlength=10)
+        got, left = (
+            torch.bincount(SMALL[mine], minlength=10),
+            torch.bincount(SMALL[rest], minlength=10),
+        )
         assert int(got.sum()) == 25
         # A class below the best-served one by two or more has no image left to label.
         assert all(int(left[kind]) == 0 for kind in range(10) if got[kind] < got.max() - 1)
@@ -113,7 +128,11 @@ def test_the_other_layouts_have_their_published_sizes(
     labelled, unlabelled = sizes(split.labelled), sizes(split.unlabelled)
     fully = [n for n, u in zip(labelled, unlabelled, strict=True) if u == 0]
     partly = [n for n, u in zip(labelled, unlabelled, strict=True) if n and u]
-    assert (fully, len(partly), labelled.count(0)) == ([full] * (20 - partial - none), partial, none)
+    assert (fully, len(partly), labelled.count(0)) == (
+        [full] * (20 - partial - none),
+        partial,
+        none,
+    )
     assert all(abs(n - labels) <= 1 for n in partly)
     assert sum(labelled) == 50_000 * int(who.split(":")[1][:-1]) // 100
 
@@ -136,7 +155,9 @@ def test_fed_shvr_clients_have_sixty_labels_of_two_digits_and_sizes_in_the_paper
 
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.5, 1])
 @pytest.mark.parametrize("partition", ["iid", "balanced-dirichlet:0.025"])
-def test_the_mismatch_ratio_is_the_share_of_classes_without_labels(ratio: float, partition: str) -> None:
+def test_the_mismatch_ratio_is_the_share_of_classes_without_labels(
+    ratio: float, partition: str
+) -> None:
     split = make_split(CIFAR, 10, 40, partition, f"mismatch:100,{ratio}", 0)
     assert sizes(split.labelled) == [100] * 40
     for mine, rest in zip(split.labelled, split.unlabelled, strict=True):
@@ -194,7 +215,9 @@ def test_layouts_with_several_kinds_of_clients_need_as_many() -> None:
         make_split(SMALL, 10, 2, "iid", "ALL:10%", 0)
 
 
-@pytest.mark.parametrize("labels", [torch.tensor([0, -1]), torch.tensor([0, 10]), torch.zeros(0), torch.zeros(2, 2)])
+@pytest.mark.parametrize(
+    "labels", [torch.tensor([0, -1]), torch.tensor([0, 10]), torch.zeros(0), torch.zeros(2, 2)]
+)
 def test_labels_that_are_no_classes_are_refused(labels: Tensor) -> None:
     with pytest.raises(DataError, match="from 0 to 9"):
         make_split(labels, 10, 1, "iid", "all", 0)
@@ -202,7 +225,12 @@ def test_labels_that_are_no_classes_are_refused(labels: Tensor) -> None:
 
 def test_every_listed_layout_works() -> None:
     for form in LAYOUTS:
-        spec = form.replace("N,RATIO", "10,0.5").replace(":N", ":10").replace(":F", ":0.5").replace("P%", "20%")
+        spec = (
+            form.replace("N,RATIO", "10,0.5")
+            .replace(":N", ":10")
+            .replace(":F", ":0.5")
+            .replace("P%", "20%")
+        )
         assert len(make_split(SMALL, 10, 6, "iid", spec, 0).labelled) == 6
 
 
@@ -213,7 +241,10 @@ def test_a_saved_split_comes_back(tmp_path: Path) -> None:
     back = load_split(tmp_path / "new" / "split.json")
     assert split_digest(back) == split_digest(named) != split_digest(split)
     assert back.names == named.names
-    assert all(torch.equal(a, b) and b.dtype == torch.int64 for a, b in zip(named.labelled, back.labelled, strict=True))
+    assert all(
+        torch.equal(a, b) and b.dtype == torch.int64
+        for a, b in zip(named.labelled, back.labelled, strict=True)
+    )
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["split.json"]
 
 
@@ -232,7 +263,9 @@ def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0, 0.999))
-def test_a_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
+def test_a_truncated_file_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, share: float
+) -> None:
     folder = tmp_path_factory.mktemp("split")
     save_split(folder / "split", small_split())
     raw = (folder / "split").read_bytes()
@@ -241,7 +274,9 @@ def test_a_truncated_file_is_refused(tmp_path_factory: pytest.TempPathFactory, s
         load_split(folder / "split")
 
 
-def test_a_missing_file_and_a_place_that_cannot_be_written_are_storage_errors(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_place_that_cannot_be_written_are_storage_errors(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(StorageError, match="cannot read"):
         load_split(tmp_path / "none")
     (tmp_path / "file").write_text("")
@@ -273,7 +308,9 @@ def test_a_split_that_does_not_fit_the_data_is_refused(split: Split, sentence: s
 def test_a_split_is_of_one_data_set() -> None:
     digits = load("digits")
     split = fitted(make_split(digits.train_labels, 10, 5, "iid", "hub:20", 0), digits)
-    assert fitted(split, digits).data == split.data and split_digest(split) == split_digest(replace(split, data=""))
+    assert fitted(split, digits).data == split.data and split_digest(split) == split_digest(
+        replace(split, data="")
+    )
     others = (
         replace(digits, train_labels=digits.train_labels.flip(0)),
         replace(digits, train_images=digits.train_images.flip(0)),
@@ -289,7 +326,10 @@ def test_a_split_remembers_its_data_in_a_file_and_one_of_before_has_none(tmp_pat
     save_split(tmp_path / "split", replace(small_split(), data="a digest"))
     assert load_split(tmp_path / "split").data == "a digest"
     save_split(tmp_path / "before", small_split())
-    assert load_split(tmp_path / "before").data == "" and b"data" not in (tmp_path / "before").read_bytes()
+    assert (
+        load_split(tmp_path / "before").data == ""
+        and b"data" not in (tmp_path / "before").read_bytes()
+    )
 
 
 def test_an_unlabelled_image_needs_no_label() -> None:

@@ -1,4 +1,6 @@
-"""Compiled convolutions read channels_last, forward and backward, and compute what they computed before."""
+"""Compiled convolutions read channels_last, forward and backward, and compute what they computed
+before.
+"""
 
 import torch
 from torch import Tensor
@@ -14,7 +16,9 @@ def step(weights: Tensor, images: Tensor) -> Tensor:
     """A gradient through two convolutions, lifted over lanes."""
 
     def loss(weight: Tensor, image: Tensor) -> Tensor:
-        return F.conv2d(F.relu(F.conv2d(image, weight, padding=1)), weight, padding=1).square().sum()
+        return (
+            F.conv2d(F.relu(F.conv2d(image, weight, padding=1)), weight, padding=1).square().sum()
+        )
 
     return vmap(grad(loss))(weights, images)
 
@@ -31,7 +35,10 @@ def traced(change: bool = True) -> tuple[GraphModule, Tensor]:
         return module
 
     draw = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((3, 4, 4, 3, 3), (3, 2, 4, 8, 8))]
+    inputs = [
+        torch.randn(shape, generator=draw, dtype=torch.float64)
+        for shape in ((3, 4, 4, 3, 3), (3, 2, 4, 8, 8))
+    ]
     torch._dynamo.reset()
     result = torch.compile(step, backend=aot_autograd(fw_compiler=take), fullgraph=True)(*inputs)
     return graphs[0], result
@@ -50,12 +57,18 @@ def test_every_convolution_reads_channels_last_and_gives_what_it_gave() -> None:
     (_, before), (module, after) = traced(change=False), traced()
     reads = convolutions(module)
     assert len(reads) == 4
-    assert all(read.meta["val"].is_contiguous(memory_format=torch.channels_last) for some in reads for read in some)
+    assert all(
+        read.meta["val"].is_contiguous(memory_format=torch.channels_last)
+        for some in reads
+        for read in some
+    )
     torch.testing.assert_close(after, before)
 
 
 def test_what_forward_and_backward_read_is_laid_out_once() -> None:
     module, _ = traced()
     forward, backward = convolutions(module)[:2], convolutions(module)[2:]
-    for (image, weight), (_, same_image, same_weight) in zip(forward, reversed(backward), strict=True):
+    for (image, weight), (_, same_image, same_weight) in zip(
+        forward, reversed(backward), strict=True
+    ):
         assert image is same_image and weight is same_weight

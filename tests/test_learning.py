@@ -1,6 +1,8 @@
-"""Every method learns more from the unlabelled images than the labels alone teach, in what it brings along for digits.
+"""Every method learns more from the unlabelled images than the labels alone teach, in what it
+brings along for digits.
 
-The settings are those of `Entry.defaults`: chosen on seeds 0 to 2, then tried on seeds that were not looked at before.
+The settings are those of `Entry.defaults`: chosen on seeds 0 to 2, then tried on seeds that were
+not looked at before.
 """
 
 from dataclasses import asdict
@@ -22,10 +24,23 @@ def by_default(method: str, seed: int) -> Result:
 
 
 def averaged(config: Config, **settings: Any) -> Result:
-    """FedAvg with the split, the model, the rounds and the seed of another run; the rest is in `settings`."""
-    options: dict[str, Any] = {"split": asdict(config.split), "model": asdict(config.model), "settings": settings}
+    """FedAvg with the split, the model, the rounds and the seed of another run; the rest is in
+    `settings`.
+    """
+    options: dict[str, Any] = {
+        "split": asdict(config.split),
+        "model": asdict(config.model),
+        "settings": settings,
+    }
     return train(
-        configure("fedavg", data="digits", rounds=config.rounds, seed=config.seed, executor="stack", **options)
+        configure(
+            "fedavg",
+            data="digits",
+            rounds=config.rounds,
+            seed=config.seed,
+            executor="stack",
+            **options,
+        )
     )
 
 
@@ -39,7 +54,8 @@ def of(config: Config, *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_semifl_beats_the_hubs_labels_alone_by_five_points(seed: int) -> None:
-    """Twenty labels at the hub, twenty clients without any; as many rounds, and epochs at the hub, for both.
+    """Twenty labels at the hub, twenty clients without any; as many rounds, and epochs at the hub,
+    for both.
 
     Of nine seeds the mean gain is ten points; one that is not here, seed 5, gains less than four.
     """
@@ -49,42 +65,55 @@ def test_semifl_beats_the_hubs_labels_alone_by_five_points(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hassle_beats_fedavg_on_the_same_labels_by_five_points(seed: int) -> None:
-    """Four of twenty clients have all labels, of few classes each, and a fifth of the clients comes to a round.
+    """Four of twenty clients have all labels, of few classes each, and a fifth of the clients comes
+    to a round.
 
-    Both train alike: rate, momentum, batch, epochs, views. Most rounds see one labelled client or none, so FedAvg
-    forgets the other clients' classes and in the end all of them, while HASSLE's two models hold each other back.
-    Single rounds swing with who came: the mean of the last ten counts.
+    Both train alike: rate, momentum, batch, epochs, views. Most rounds see one labelled client or
+    none, so FedAvg forgets the other clients' classes and in the end all of them, while HASSLE's
+    two models hold each other back. Single rounds swing with who came: the mean of the last ten
+    counts.
     """
     hassle = by_default("hassle", seed)
     alike = of(hassle.config, "active", "epochs", "batch", "rate", "momentum")
-    assert hassle.mean_of_last(10) >= averaged(hassle.config, view="weak", **alike).mean_of_last(10) + FIVE_POINTS
+    assert (
+        hassle.mean_of_last(10)
+        >= averaged(hassle.config, view="weak", **alike).mean_of_last(10) + FIVE_POINTS
+    )
 
 
 def test_hassle_beats_fedavg_at_its_own_best_rate_by_five_points_in_the_mean() -> None:
     """At a third of HASSLE's rate, the best of three that were tried, FedAvg does not collapse.
 
-    HASSLE is seven points above it in the mean of six seeds; in three of them, seeds 0, 3 and 5, it is level or below.
+    HASSLE is seven points above it in the mean of six seeds; in three of them, seeds 0, 3 and 5, it
+    is level or below.
     """
     gains = []
     for seed in SEEDS:
         hassle = by_default("hassle", seed)
         alike = of(hassle.config, "active", "epochs", "batch", "momentum")
         gains.append(
-            hassle.mean_of_last(10) - averaged(hassle.config, view="weak", rate=0.01, **alike).mean_of_last(10)
+            hassle.mean_of_last(10)
+            - averaged(hassle.config, view="weak", rate=0.01, **alike).mean_of_last(10)
         )
     assert sum(gains) / len(gains) >= FIVE_POINTS
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_fed_shvr_beats_fedavg_on_the_same_labels_by_five_points_where_rounds_are_few(seed: int) -> None:
-    """Ten clients with six labels of two digits each; FedAvg with the same rate, epochs and batch, all clients active.
+def test_fed_shvr_beats_fedavg_on_the_same_labels_by_five_points_where_rounds_are_few(
+    seed: int,
+) -> None:
+    """Ten clients with six labels of two digits each; FedAvg with the same rate, epochs and batch,
+    all clients active.
 
-    After five rounds Fed-SHVR is ahead by twenty points and more, as in the paper's first column, and mostly because an
-    epoch over unlabelled images has more steps. After 25 rounds FedAvg has learned what its labels teach, and steps no
-    longer count: Fed-SHVR is six points ahead in the mean of nine seeds, but only three and a half in the worst.
+    After five rounds Fed-SHVR is ahead by twenty points and more, as in the paper's first column,
+    and mostly because an epoch over unlabelled images has more steps. After 25 rounds FedAvg has
+    learned what its labels teach, and steps no longer count: Fed-SHVR is six points ahead in the
+    mean of nine seeds, but only three and a half in the worst.
     """
     fed_shvr = by_default("fed-shvr", seed)
-    settings = of(fed_shvr.config, "epochs", "rate") | {"batch": fed_shvr.config.settings["labelled_batch"]}
+    settings = of(fed_shvr.config, "epochs", "rate") | {
+        "batch": fed_shvr.config.settings["labelled_batch"]
+    }
     fedavg = averaged(fed_shvr.config, active=1.0, momentum=0.0, view="plain", **settings)
     assert accuracy_after(fed_shvr, 5) >= accuracy_after(fedavg, 5) + FIVE_POINTS
     assert fed_shvr.last.accuracy >= fedavg.last.accuracy + 0.02

@@ -45,11 +45,16 @@ def loss(live: Model, batch: Batch, frozen: Any) -> tuple[Tensor, dict[str, Tens
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 100])
 def test_predict_answers_every_image_once_and_in_order(batch: int) -> None:
-    source, it = images(7), Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="layer").initial(1, torch.float64)
+    source, it = (
+        images(7),
+        Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="layer").initial(1, torch.float64),
+    )
     answer = LOOP.serve(Predict(it, source, batch=batch), 3)
     expected = it.evaluate(seen(source, torch.arange(7))).softmax(-1)
     torch.testing.assert_close(answer.probabilities, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(answer.hard.label, expected.argmax(-1)) and torch.equal(answer.images.index, source.index)
+    assert torch.equal(answer.hard.label, expected.argmax(-1)) and torch.equal(
+        answer.images.index, source.index
+    )
 
 
 def test_predict_gives_back_whatever_apply_makes() -> None:
@@ -66,7 +71,9 @@ def test_predict_gives_back_whatever_apply_makes() -> None:
 
 
 @pytest.mark.parametrize("predictor", [model(), Mixture((model(), model()), (0.5, 0.5))])
-def test_predicting_nothing_gives_no_rows_in_the_right_precision(predictor: Model | Mixture) -> None:
+def test_predicting_nothing_gives_no_rows_in_the_right_precision(
+    predictor: Model | Mixture,
+) -> None:
     answer = LOOP.serve(Predict(predictor, images(0), threshold=0.9), 3)
     assert answer.probabilities.shape == (0, 3) and answer.probabilities.dtype == torch.float64
     assert not answer.confident
@@ -94,7 +101,9 @@ def test_random_views_of_a_prediction_follow_the_key_and_not_the_batch() -> None
 def test_statistics_sum_over_batches_and_leave_a_batch_of_one_out() -> None:
     source, it = images(7), model()
     sums = LOOP.serve(Statistics(it, source, batch=3), 3)
-    by_hand = tree.add(it.record(seen(source, torch.arange(0, 3))), it.record(seen(source, torch.arange(3, 6))))
+    by_hand = tree.add(
+        it.record(seen(source, torch.arange(0, 3))), it.record(seen(source, torch.arange(3, 6)))
+    )
     assert float(sums["images"]) == 6
     for name, value in by_hand.items():
         torch.testing.assert_close(sums[name], value, rtol=1e-12, atol=1e-12)
@@ -116,18 +125,37 @@ def test_training_is_the_step_repeated_over_the_batches_with_mean_metrics() -> N
         live, memory, metrics = standard_step(loss, sgd)(live, memory, batch, {})
         losses.append(float(metrics["loss"]))
     assert answer.steps == 6 == len(losses)
-    assert answer.metrics["loss"] == pytest.approx(sum(losses) / 6, rel=1e-12) and answer.metrics["step"] == 2.5
+    assert (
+        answer.metrics["loss"] == pytest.approx(sum(losses) / 6, rel=1e-12)
+        and answer.metrics["step"] == 2.5
+    )
     # Not to the bit: the executor lays images and kernels out in another order.
-    torch.testing.assert_close(dict(answer.model.parameters), dict(live.parameters), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(tree.named(answer.memory), tree.named(memory), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        dict(answer.model.parameters), dict(live.parameters), rtol=1e-12, atol=1e-12
+    )
+    torch.testing.assert_close(
+        tree.named(answer.memory), tree.named(memory), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_training_leaves_what_it_started_from_alone() -> None:
     start = Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="running").initial(1, torch.float64)
     memory = SGD(0.1, momentum=0.9).fresh_memory(start)
     before = {path: leaf.clone() for path, leaf in tree.named([start, memory]).items()}
-    LOOP.serve(Train(start, {"data": Stream(images(7))}, loss, SGD(0.1, momentum=0.9), epochs=1, memory=memory), 1)
-    assert all(torch.equal(leaf, before[path]) for path, leaf in tree.named([start, memory]).items())
+    LOOP.serve(
+        Train(
+            start,
+            {"data": Stream(images(7))},
+            loss,
+            SGD(0.1, momentum=0.9),
+            epochs=1,
+            memory=memory,
+        ),
+        1,
+    )
+    assert all(
+        torch.equal(leaf, before[path]) for path, leaf in tree.named([start, memory]).items()
+    )
 
 
 def test_two_halves_with_the_memory_between_are_momentum_going_on() -> None:
@@ -161,11 +189,15 @@ def test_a_step_may_return_its_memory_in_any_order_of_names(executor: type[Loop]
     ],
 )
 @pytest.mark.parametrize("executor", [Loop, Stack])
-def test_a_step_that_returns_something_built_otherwise_is_told_so(executor: type[Loop], answer: Any) -> None:
+def test_a_step_that_returns_something_built_otherwise_is_told_so(
+    executor: type[Loop], answer: Any
+) -> None:
     def step(models: Any, memory: Any, batch: Batch, frozen: Any) -> Any:
         return answer(models, memory)
 
-    request = Train(model(), {"data": Stream(images(4))}, step=step, steps=3, memory={"one": torch.zeros(())})
+    request = Train(
+        model(), {"data": Stream(images(4))}, step=step, steps=3, memory={"one": torch.zeros(())}
+    )
     with pytest.raises(TypeError, match="a step returns models, memory and metrics"):
         executor(LOOP.setting).serve(request, 5)
 
@@ -174,7 +206,9 @@ def test_a_list_of_requests_is_answered_by_a_list_with_keys_of_their_own() -> No
     one = Train(model(), {"data": Stream(images(7), batch=3)}, loss, SGD(0.1), epochs=1)
     first, second, guess = LOOP.serve([one, one, Predict(model(), images(3))], 5)
     assert len(guess.probabilities) == 3
-    assert not torch.equal(first.model.parameters["output.weight"], second.model.parameters["output.weight"])
+    assert not torch.equal(
+        first.model.parameters["output.weight"], second.model.parameters["output.weight"]
+    )
     assert LOOP.serve([], 5) == []
 
 
@@ -230,7 +264,9 @@ def sends_a_piece() -> Generator[Any, Any, None]:
 
 
 def freezes_a_number() -> Generator[Any, Any, None]:
-    yield Train(model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1, frozen={"share": 0.5})
+    yield Train(
+        model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1, frozen={"share": 0.5}
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,27 +274,32 @@ def freezes_a_number() -> Generator[Any, Any, None]:
     [
         (
             takes_a_request_for_its_answer,
-            "round 3, client 7, before its first request: AttributeError: a Train has no 'model': it is a request, "
+            "round 3, client 7, before its first request: AttributeError: a Train has no 'model': "
+            "it is a request, "
             "which must be yielded to get its answer",
         ),
         (
             begins_a_piece_with_yield,
-            "round 3, client 7, request 0 (generator): TypeError: a party yields Train, Predict, Statistics or (the "
+            "round 3, client 7, request 0 (generator): TypeError: a party yields Train, Predict, "
+            "Statistics or (the "
             "hub) Ask; this one yielded generator; `yield from` runs one and gives its result",
         ),
         (
             sends_a_piece,
-            "round 3, client 7, before its first request: TypeError: a message is a dictionary of names, not a "
+            "round 3, client 7, before its first request: TypeError: a message is a dictionary of "
+            "names, not a "
             "generator; `yield from` runs one and gives its result",
         ),
         (
             freezes_a_number,
-            "round 3, client 7, request 0 (Train): TypeError: models, memory and frozen must hold only tensors, "
+            "round 3, client 7, request 0 (Train): TypeError: models, memory and frozen must hold "
+            "only tensors, "
             "not 0.5; write torch.tensor(0.5)",
         ),
         (
             never_asks,
-            "round 3, client 7, before its first request: TypeError: a party's function must be a generator, "
+            "round 3, client 7, before its first request: TypeError: a party's function must be a "
+            "generator, "
             "but there is no `yield` in it",
         ),
         (
@@ -268,15 +309,24 @@ def freezes_a_number() -> Generator[Any, Any, None]:
         ),
         (
             looks_for_another_stream,
-            "round 3, client 7, request 0 (Train): AttributeError: no stream 'data' in this batch, which has other",
+            "round 3, client 7, request 0 (Train): AttributeError: no stream 'data' in this batch, "
+            "which has other",
         ),
         (fails_at_once, "round 3, client 7, before its first request: KeyError: 'rate'"),
-        (fails_in_its_second_request, "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero"),
-        (fails_between_requests, "round 3, client 7, after request 0 (Statistics): KeyError: 'nowhere'"),
+        (
+            fails_in_its_second_request,
+            "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero",
+        ),
+        (
+            fails_between_requests,
+            "round 3, client 7, after request 0 (Statistics): KeyError: 'nowhere'",
+        ),
         (stops_inside_an_answer, "round 3, client 7, request 0 (Predict): StopIteration: "),
     ],
 )
-def test_a_failing_partys_error_names_round_client_and_request_first(talk: Any, first_line: str) -> None:
+def test_a_failing_partys_error_names_round_client_and_request_first(
+    talk: Any, first_line: str
+) -> None:
     with pytest.raises(PartyError) as caught:
         LOOP.run([Party("round 3, client 7", talk(), 1)])
     assert str(caught.value).splitlines()[0] == first_line
@@ -317,5 +367,8 @@ def test_requests_are_numbered_from_nought_and_those_that_wait_are_answered_toge
         together.append([talk.party.name for talk in waiting])
         return [talk.number for talk in waiting]
 
-    assert side_by_side([Party("a", talk(3), 1), Party("b", talk(1), 2)], answer) == [[0, 1, 2], [0]]
+    assert side_by_side([Party("a", talk(3), 1), Party("b", talk(1), 2)], answer) == [
+        [0, 1, 2],
+        [0],
+    ]
     assert together == [["a", "b"], ["a"], ["a"]]

@@ -39,7 +39,9 @@ def logits(seed: int, rows: int = 6, classes: int = 4) -> Tensor:
 
 
 def simplex_minimum(probability: np.ndarray, attraction: float, softness: float) -> np.ndarray:
-    """argmin over distributions v of -attraction * sum v log f + softness * KL(v, uniform), found numerically."""
+    """argmin over distributions v of -attraction * sum v log f + softness * KL(v, uniform), found
+    numerically.
+    """
     classes = len(probability)
 
     def objective(v: np.ndarray) -> float:
@@ -65,11 +67,15 @@ def simplex_minimum(probability: np.ndarray, attraction: float, softness: float)
 
 @pytest.mark.parametrize("weights", [(1.0, 0.75), (0.5, 1.0), (1.0, 0.3)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_sharpening_minimises_the_regularised_objective(weights: tuple[float, float], seed: int) -> None:
+def test_sharpening_minimises_the_regularised_objective(
+    weights: tuple[float, float], seed: int
+) -> None:
     probability = logits(seed, rows=1).softmax(-1)
     attraction, softness = weights
     soft = sharpen(probability, attraction / softness)[0].numpy()
-    np.testing.assert_allclose(soft, simplex_minimum(probability[0].numpy(), attraction, softness), atol=1e-6)
+    np.testing.assert_allclose(
+        soft, simplex_minimum(probability[0].numpy(), attraction, softness), atol=1e-6
+    )
 
 
 @settings(deadline=None)
@@ -108,13 +114,22 @@ def test_distillation_is_torchs_divergence_from_teacher_to_student(temperature: 
 
 def test_cross_entropy_takes_classes_and_soft_labels() -> None:
     given_logits, label = logits(7), torch.tensor([0, 1, 2, 3, 0, 1])
-    by_hand = -np.mean([float(row.log_softmax(-1)[target]) for row, target in zip(given_logits, label, strict=True)])
+    by_hand = -np.mean(
+        [
+            float(row.log_softmax(-1)[target])
+            for row, target in zip(given_logits, label, strict=True)
+        ]
+    )
     assert float(cross_entropy(given_logits, label)) == pytest.approx(by_hand, rel=1e-12)
-    assert float(cross_entropy(given_logits, F.one_hot(label, 4).double())) == pytest.approx(by_hand, rel=1e-12)
+    assert float(cross_entropy(given_logits, F.one_hot(label, 4).double())) == pytest.approx(
+        by_hand, rel=1e-12
+    )
 
 
 def test_mix_ratios_are_between_0_and_1_in_the_images_dtype_and_differ_by_key() -> None:
-    ratios = vmap(lambda k: mix_ratio(k, 0.75, torch.zeros(())), randomness="error")(fold(1, torch.arange(500)))
+    ratios = vmap(lambda k: mix_ratio(k, 0.75, torch.zeros(())), randomness="error")(
+        fold(1, torch.arange(500))
+    )
     assert ratios.dtype == torch.float32 and float(ratios.min()) >= 0 and float(ratios.max()) <= 1
     assert len(set(ratios.tolist())) > 490 and float(ratios.mean()) == pytest.approx(0.5, abs=0.08)
 
@@ -146,15 +161,28 @@ def test_batches_that_go_jointly_share_their_statistics() -> None:
 
 
 def test_masked_cross_entropy_is_a_mean_over_the_batch_or_over_the_masked() -> None:
-    given_logits, label, mask = logits(8), torch.tensor([0, 1, 2, 3, 0, 1]), torch.tensor([1.0, 0, 0, 1, 0, 0]).double()
+    given_logits, label, mask = (
+        logits(8),
+        torch.tensor([0, 1, 2, 3, 0, 1]),
+        torch.tensor([1.0, 0, 0, 1, 0, 0]).double(),
+    )
     total = -sum(float(given_logits[place].log_softmax(-1)[label[place]]) for place in (0, 3))
-    assert float(masked_cross_entropy(given_logits, label, mask)) == pytest.approx(total / 6, rel=1e-12)
-    assert float(masked_cross_entropy(given_logits, label, mask, "masked")) == pytest.approx(total / 2, rel=1e-12)
+    assert float(masked_cross_entropy(given_logits, label, mask)) == pytest.approx(
+        total / 6, rel=1e-12
+    )
+    assert float(masked_cross_entropy(given_logits, label, mask, "masked")) == pytest.approx(
+        total / 2, rel=1e-12
+    )
     assert float(masked_cross_entropy(given_logits, label, 0 * mask, "masked")) == 0
 
 
 def test_a_pseudo_label_counts_from_its_threshold_on_and_its_guess_has_no_gradient() -> None:
-    guess = torch.tensor([[0.96, 0.02, 0.02], [0.94, 0.03, 0.03], [0.01, 0.01, 0.98]]).double().log().requires_grad_()
+    guess = (
+        torch.tensor([[0.96, 0.02, 0.02], [0.94, 0.03, 0.03], [0.01, 0.01, 0.98]])
+        .double()
+        .log()
+        .requires_grad_()
+    )
     learner = logits(9, rows=3, classes=3).requires_grad_()
     loss, mask = pseudo_label_loss(guess, learner, 0.95)
     assert mask.tolist() == [1, 0, 1]
@@ -168,7 +196,9 @@ def test_a_pseudo_label_counts_from_its_threshold_on_and_its_guess_has_no_gradie
 def test_consistency_pulls_the_student_alone() -> None:
     student, teacher = logits(10).requires_grad_(), logits(11).requires_grad_()
     found = consistency(student, teacher)
-    expected = np.mean((student.detach().softmax(-1).numpy() - teacher.detach().softmax(-1).numpy()) ** 2)
+    expected = np.mean(
+        (student.detach().softmax(-1).numpy() - teacher.detach().softmax(-1).numpy()) ** 2
+    )
     assert found.item() == pytest.approx(expected, rel=1e-12)
     found.backward()  # type: ignore[no-untyped-call]
     assert teacher.grad is None and student.grad is not None and float(student.grad.abs().max()) > 0
@@ -179,7 +209,10 @@ def test_a_ramp_is_linear_or_sigmoid_and_whole_at_its_end() -> None:
     assert ramp(done, 10.0).tolist() == [0, 0.5, 1, 1]
     assert ramp(done, 0.0).tolist() == [1, 1, 1, 1]
     torch.testing.assert_close(
-        ramp(done, 10.0, "sigmoid"), torch.tensor([math.exp(-5), math.exp(-1.25), 1.0, 1.0]), rtol=1e-6, atol=0
+        ramp(done, 10.0, "sigmoid"),
+        torch.tensor([math.exp(-5), math.exp(-1.25), 1.0, 1.0]),
+        rtol=1e-6,
+        atol=0,
     )
 
 
@@ -216,7 +249,11 @@ def test_mixing_keeps_each_image_as_the_larger_part_and_labels_with_it() -> None
         ratio = float(beta(fold(key, "ratio"), 0.75, 0.75))
         ratio, partner = max(ratio, 1 - ratio), order(fold(key, "partners"), 6).numpy()
         mixed, soft = mix(torch.tensor(key), images, label, 0.75)
-        np.testing.assert_allclose(mixed.numpy(), ratio * images.numpy() + (1 - ratio) * images.numpy()[partner])
-        np.testing.assert_allclose(soft.numpy(), ratio * label.numpy() + (1 - ratio) * label.numpy()[partner])
+        np.testing.assert_allclose(
+            mixed.numpy(), ratio * images.numpy() + (1 - ratio) * images.numpy()[partner]
+        )
+        np.testing.assert_allclose(
+            soft.numpy(), ratio * label.numpy() + (1 - ratio) * label.numpy()[partner]
+        )
     lifted = vmap(lambda k: mix(k, images, label, 0.75)[0])(keys)
     torch.testing.assert_close(lifted[-1], mixed)

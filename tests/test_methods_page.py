@@ -1,4 +1,6 @@
-"""docs/methods.md says of every method what the code says: its name, its defaults, what it sends and keeps."""
+"""docs/methods.md says of every method what the code says: its name, its defaults, what it sends
+and keeps.
+"""
 
 import re
 from collections.abc import Iterator
@@ -35,7 +37,8 @@ def entries() -> dict[str, str]:
     """The text on each method's settings, limits and differences."""
     parts = re.split(r"^\* \*\*`([\w-]+)`\*\*$", PAGE, flags=re.MULTILINE)[1:]
     return {
-        name: re.split(r"^\S", text, flags=re.MULTILINE)[0] for name, text in zip(parts[::2], parts[1::2], strict=True)
+        name: re.split(r"^\S", text, flags=re.MULTILINE)[0]
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
     }
 
 
@@ -52,7 +55,10 @@ def parts_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the page states of the class, and of the entry for digits."""
     before, _, rest = entries()[name].partition("*On digits:*")
     digits, mark, after = rest.partition("\n  *")
-    stated = [{key: value(text) for key, text in STATED.findall(part)} for part in (before + mark + after, digits)]
+    stated = [
+        {key: value(text) for key, text in STATED.findall(part)}
+        for part in (before + mark + after, digits)
+    ]
     return stated[0], stated[1]
 
 
@@ -140,6 +146,8 @@ def test_what_the_page_says_is_sent_and_kept_is_sent_and_kept(name: str) -> None
     assert isinstance(place, Noting)
     (down, up, kept), *others = [row[1:] for row in rows(TRAVEL) if row[0] == f"`{name}`"]
     assert not others
-    travelled = [{re.sub(r"width [\d.]+", "width r", each) for each in way} for way in (place.down, place.up)]
+    travelled = [
+        {re.sub(r"width [\d.]+", "width r", each) for each in way} for way in (place.down, place.up)
+    ]
     assert [set(SPAN.findall(down)), set(SPAN.findall(up)) - {"statistics"}] == travelled
     assert kept.startswith("nothing") == (not progress.kept.states)

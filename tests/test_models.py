@@ -1,4 +1,6 @@
-"""Models against straightforward modules with PyTorch's own batch norm, and through `grad` and `vmap`."""
+"""Models against straightforward modules with PyTorch's own batch norm, and through `grad` and
+`vmap`.
+"""
 
 import copy
 import json
@@ -63,7 +65,9 @@ def count(name: str, shape: tuple[int, int, int], classes: int = 10, width: floa
 
 
 class PlainBlock(nn.Module):
-    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(
+        self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
         super().__init__()
         self.norm1, self.conv1 = norm(before), nn.Conv2d(before, after, 3, stride, 1, bias=False)
         self.norm2, self.conv2 = norm(after), nn.Conv2d(after, after, 3, 1, 1, bias=False)
@@ -79,18 +83,32 @@ class PlainWide(nn.Sequential):
     def __init__(self, k: int, norm: Callable[[int], nn.Module]) -> None:
         widths = [16, *([16 * k] * 4), *([32 * k] * 4), *([64 * k] * 4)]
         strides = [1, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1]
-        blocks = [PlainBlock(*sizes, norm) for sizes in zip(widths, widths[1:], strides, strict=False)]
-        head = [norm(64 * k), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64 * k, 10)]
+        blocks = [
+            PlainBlock(*sizes, norm) for sizes in zip(widths, widths[1:], strides, strict=False)
+        ]
+        head = [
+            norm(64 * k),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(64 * k, 10),
+        ]
         super().__init__(nn.Conv2d(3, 16, 3, 1, 1, bias=False), *blocks, *head)
 
 
 class PlainPostBlock(nn.Module):
-    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(
+        self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
         super().__init__()
         self.conv1, self.norm1 = nn.Conv2d(before, after, 3, stride, 1, bias=False), norm(after)
         self.conv2, self.norm2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), norm(after)
         same = nn.Identity()
-        self.down = same if stride == 1 else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
+        self.down = (
+            same
+            if stride == 1
+            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
@@ -105,7 +123,9 @@ class PlainResNet8(nn.Sequential):
             PlainPostBlock(w, 2 * w, 2, norm),
             PlainPostBlock(2 * w, 4 * w, 2, norm),
         ]
-        super().__init__(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, 10))
+        super().__init__(
+            *stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, 10)
+        )
 
 
 class PlainCNN(nn.Sequential):
@@ -118,7 +138,11 @@ class PlainCNN(nn.Sequential):
 class PlainCNN13(nn.Sequential):
     def __init__(self, norm: Callable[[int], nn.Module]) -> None:
         def unit(before: int, after: int, kernel: int = 3, padding: int = 1) -> list[nn.Module]:
-            return [nn.Conv2d(before, after, kernel, padding=padding, bias=False), norm(after), nn.LeakyReLU(0.1)]
+            return [
+                nn.Conv2d(before, after, kernel, padding=padding, bias=False),
+                norm(after),
+                nn.LeakyReLU(0.1),
+            ]
 
         first = [*unit(3, 8), *unit(8, 8), *unit(8, 8), nn.MaxPool2d(2)]
         second = [*unit(8, 16), *unit(16, 16), *unit(16, 16), nn.MaxPool2d(2)]
@@ -159,7 +183,10 @@ def cumulative_averages(channels: int) -> nn.Module:
 ORACLES = {
     "wrn-28-1": (Architecture("wrn-28-1", (3, 8, 8), 10), lambda norm: PlainWide(1, norm)),
     "wrn-28-2": (Architecture("wrn-28-2", (3, 8, 8), 10), lambda norm: PlainWide(2, norm)),
-    "resnet8": (Architecture("resnet8", (3, 8, 8), 10, width=0.25), lambda norm: PlainResNet8(16, norm)),
+    "resnet8": (
+        Architecture("resnet8", (3, 8, 8), 10, width=0.25),
+        lambda norm: PlainResNet8(16, norm),
+    ),
     "cnn": (Architecture("cnn", (1, 8, 8), 10), PlainCNN),
     "cnn13": (Architecture("cnn13", (3, 16, 16), 10, width=1 / 16), PlainCNN13),
     "lenet": (Architecture("lenet", (1, 28, 28), 10), PlainLeNet),
@@ -180,7 +207,9 @@ def test_a_training_forward_and_its_gradient_are_those_of_the_plain_module(name:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_evaluation_with_recorded_statistics_is_pytorchs_evaluation_after_a_cumulative_pass(name: str) -> None:
+def test_evaluation_with_recorded_statistics_is_pytorchs_evaluation_after_a_cumulative_pass(
+    name: str,
+) -> None:
     architecture, oracle = ORACLES[name]
     model = double(architecture)
     module = with_weights_of(oracle(cumulative_averages), model)
@@ -216,8 +245,8 @@ def test_pooled_statistics_of_a_first_layer_are_those_of_the_whole_set() -> None
 
 
 def test_parameter_counts_are_the_papers() -> None:
-    # WRN-28-2: stem 432; group 1 14,432 + 3 x 18,560; group 2 57,536 + 3 x 73,984; group 3 229,760 + 3 x 295,424;
-    # last norm 256; output 1,290.
+    # WRN-28-2: stem 432; group 1 14,432 + 3 x 18,560; group 2 57,536 + 3 x 73,984; group 3 229,760
+    # + 3 x 295,424; last norm 256; output 1,290.
     assert count("wrn-28-2", (3, 32, 32)) == 1_467_610
     assert count("wrn-28-8", (3, 32, 32)) == 23_354_842
     assert count("wrn-28-8", (3, 32, 32), classes=100) == 23_354_842 + 90 * 513
@@ -228,7 +257,10 @@ def test_parameter_counts_are_the_papers() -> None:
     assert count("mlp", (1, 28, 28)) == 784 * 5000 + 5000 + 5000 * 10 + 10 == 3_975_010
     # CNN13: convolutions 3,116,416; norms 4,096; output 1,290.
     assert count("cnn13", (3, 32, 32)) == 3_121_802
-    assert Architecture("cnn", (1, 8, 8), 10).initial(0).size() == 16 * 9 + 32 + 32 * 16 * 9 + 64 + 128 * 10 + 10
+    assert (
+        Architecture("cnn", (1, 8, 8), 10).initial(0).size()
+        == 16 * 9 + 32 + 32 * 16 * 9 + 64 + 128 * 10 + 10
+    )
 
 
 def test_a_quarter_of_a_net_has_a_quarter_of_its_channels_rounded_up() -> None:
@@ -254,13 +286,21 @@ def test_convolutions_for_groups_give_the_same_gradients(name: str) -> None:
 
 
 @given(
-    st.integers(1, 5), st.integers(1, 5), st.sampled_from([1, 2, 3, 5]), st.integers(1, 3), st.integers(0, 2),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from([1, 2, 3, 5]),
+    st.integers(1, 3),
+    st.integers(0, 2),
     st.sampled_from([2, 128]),
-)  # fmt: skip
+)
 def test_a_convolution_for_groups_is_a_convolution(
     out: int, into: int, kernel: int, stride: int, padding: int, wide: int
 ) -> None:
-    x, weight, bias = normal(1, (3, 2, into, 7, 10)), normal(2, (3, out, into, kernel, kernel)), normal(3, (3, out))
+    x, weight, bias = (
+        normal(1, (3, 2, into, 7, 10)),
+        normal(2, (3, out, into, kernel, kernel)),
+        normal(3, (3, out)),
+    )
     lifted = vmap(lambda *each: convolution(*each, stride, padding))
     with in_groups(), patch.object(convolutions, "WIDE", wide):
         found = lifted(x, weight, bias)
@@ -276,10 +316,15 @@ def test_three_stacked_models_do_what_each_does_alone(name: str, norm: str) -> N
     models = [model.with_statistics(model.record(x)) for model, x in zip(models, xs, strict=True)]
     keys = torch.tensor([11, 12, 13])
 
-    def loss(model: Model, x: Tensor, dropout: Tensor) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+    def loss(
+        model: Model, x: Tensor, dropout: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         training = model.for_training()
         logits = training(x, dropout)
-        return F.cross_entropy(logits + training(2 * x), x.new_zeros(4).long()), (logits, training.statistics)
+        return F.cross_entropy(logits + training(2 * x), x.new_zeros(4).long()), (
+            logits,
+            training.statistics,
+        )
 
     def all_of_it(model: Model, x: Tensor, dropout: Tensor) -> object:
         return grad(loss, has_aux=True)(model, x, dropout), model.evaluate(x), model.record(x)
@@ -287,7 +332,9 @@ def test_three_stacked_models_do_what_each_does_alone(name: str, norm: str) -> N
     together = vmap(all_of_it, randomness="error")(stacked(models), xs, keys)
     alone = [all_of_it(*client) for client in zip(models, xs, keys, strict=True)]
     expected = tree_map(lambda *values: torch.stack(values), *alone)
-    tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12), together, expected)
+    tree_map(
+        lambda a, b: torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12), together, expected
+    )
 
 
 def test_a_shared_model_and_stacked_statistics_can_be_named_by_a_tree_of_axes() -> None:
@@ -295,7 +342,9 @@ def test_a_shared_model_and_stacked_statistics_can_be_named_by_a_tree_of_axes() 
     model, x = double(architecture), images(architecture, 4)
     statistics = {name: torch.stack([value, value + 1]) for name, value in model.statistics.items()}
     axes = Model(architecture, dict.fromkeys(model.parameters), dict.fromkeys(model.statistics, 0))
-    together = vmap(lambda it: it.evaluate(x), in_dims=(axes,))(Model(architecture, model.parameters, statistics))
+    together = vmap(lambda it: it.evaluate(x), in_dims=(axes,))(
+        Model(architecture, model.parameters, statistics)
+    )
     second = {name: value[1] for name, value in statistics.items()}
     close(together[0], model.evaluate(x))
     close(together[1], Model(architecture, model.parameters, second).evaluate(x))
@@ -303,7 +352,9 @@ def test_a_shared_model_and_stacked_statistics_can_be_named_by_a_tree_of_axes() 
 
 def test_views_as_lanes_have_their_own_batch_statistics() -> None:
     model = double(tiny("cnn"))
-    views = torch.stack([images(model.architecture, 4, "weak"), 5 * images(model.architecture, 4, "strong")])
+    views = torch.stack(
+        [images(model.architecture, 4, "weak"), 5 * images(model.architecture, 4, "strong")]
+    )
     together = vmap(model)(views)
     close(together[0], model(views[0]))
     close(together[1], model(views[1]))
@@ -311,7 +362,10 @@ def test_views_as_lanes_have_their_own_batch_statistics() -> None:
 
 def test_two_forwards_in_one_loss_move_the_running_averages_twice_in_order() -> None:
     model = double(tiny("cnn", "running"))
-    first, second = images(model.architecture, 4, "first"), 3 * images(model.architecture, 4, "second")
+    first, second = (
+        images(model.architecture, 4, "first"),
+        3 * images(model.architecture, 4, "second"),
+    )
 
     def loss(it: Model) -> tuple[Tensor, dict[str, Tensor]]:
         return (it(first) + it(second)).sum(), it.statistics
@@ -337,7 +391,11 @@ def test_static_statistics_do_not_outlive_their_weights() -> None:
     model = double(tiny("cnn"))
     tested = model.with_statistics(model.record(images(model.architecture, 4)))
     assert tested.statistics
-    assert tested.for_training().statistics == tested.with_parameters(model.parameters).statistics == {}
+    assert (
+        tested.for_training().statistics
+        == tested.with_parameters(model.parameters).statistics
+        == {}
+    )
 
 
 def test_statistics_take_the_parameters_dtype() -> None:
@@ -357,7 +415,9 @@ def test_only_static_nets_with_norm_layers_need_statistics(name: str) -> None:
 def test_sums_of_nothing_have_the_shapes_of_sums(norm: str) -> None:
     model = double(tiny("cnn", norm))
     empty, sums = model.empty_sums(), model.record(images(model.architecture, 4))
-    assert {name: value.shape for name, value in empty.items()} == {name: value.shape for name, value in sums.items()}
+    assert {name: value.shape for name, value in empty.items()} == {
+        name: value.shape for name, value in sums.items()
+    }
     assert all(value.abs().sum() == 0 and value.dtype == torch.float64 for value in empty.values())
 
 
@@ -373,7 +433,9 @@ def test_dropout_is_a_function_of_the_key_and_off_without_one(name: str) -> None
 
 def test_layers_of_one_net_drop_by_masks_of_their_own() -> None:
     layers = Layers(2, 1.0, 0.5, lambda name, *_: torch.zeros(()), batch, key=3)
-    first, again, other = (layers.dropout(name, torch.ones(4, 50), 0.5) for name in ("one", "one", "two"))
+    first, again, other = (
+        layers.dropout(name, torch.ones(4, 50), 0.5) for name in ("one", "one", "two")
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -382,7 +444,10 @@ def test_dropout_keeps_the_mean_and_drops_the_share() -> None:
     architecture = Architecture("mlp", (1, 1, 1), 2, dropout=0.25)
     model = double(architecture)
     positive = {name: torch.ones_like(value) for name, value in model.parameters.items()}
-    positive["hidden.bias"], positive["output.bias"] = torch.zeros(5000).double(), torch.zeros(2).double()
+    positive["hidden.bias"], positive["output.bias"] = (
+        torch.zeros(5000).double(),
+        torch.zeros(2).double(),
+    )
     logits = model.with_parameters(positive)(torch.ones(20, 1, 1, 1).double(), 3)
     assert logits.mean() == pytest.approx(5000, rel=0.01)
     kept = logits[:, 0] * 0.75 / 5000
@@ -390,11 +455,16 @@ def test_dropout_keeps_the_mean_and_drops_the_share() -> None:
 
 
 def test_initial_parameters_depend_on_their_name_and_the_key_alone() -> None:
-    small, large = Architecture("cnn", (1, 8, 8), 10).initial(1), Architecture("cnn", (1, 28, 28), 3).initial(1)
+    small, large = (
+        Architecture("cnn", (1, 8, 8), 10).initial(1),
+        Architecture("cnn", (1, 28, 28), 3).initial(1),
+    )
     assert torch.equal(small.parameters["conv2.weight"], large.parameters["conv2.weight"])
     torch.manual_seed(4)
     again = Architecture("cnn", (1, 8, 8), 10).initial(1)
-    assert all(torch.equal(value, again.parameters[name]) for name, value in small.parameters.items())
+    assert all(
+        torch.equal(value, again.parameters[name]) for name, value in small.parameters.items()
+    )
     other = Architecture("cnn", (1, 8, 8), 10).initial(2)
     resnet = tiny("resnet8").initial(1).parameters
     assert not torch.equal(resnet["stage1.conv1.weight"], resnet["stage1.conv2.weight"])
@@ -411,14 +481,20 @@ def test_initial_weights_have_the_papers_spread() -> None:
     lenet = double(Architecture("lenet", (1, 28, 28), 10)).parameters
     for name, fan_in in (("conv2", 150), ("hidden1", 400)):
         for part in ("weight", "bias"):
-            assert 0.8 / math.sqrt(fan_in) < lenet[f"{name}.{part}"].abs().max() <= 1 / math.sqrt(fan_in)
+            assert (
+                0.8 / math.sqrt(fan_in)
+                < lenet[f"{name}.{part}"].abs().max()
+                <= 1 / math.sqrt(fan_in)
+            )
 
 
 def test_an_architecture_survives_json_and_copies() -> None:
     architecture = Architecture("wrn-28-3", (3, 32, 32), 100, width=0.5, norm="group")
     assert Architecture.from_json(json.loads(json.dumps(architecture.to_json()))) == architecture
     assert hash(copy.deepcopy(architecture)) == hash(architecture)
-    assert Architecture.from_json({"name": "cnn", "shape": [1, 8, 8], "classes": 10}).norm == "static"
+    assert (
+        Architecture.from_json({"name": "cnn", "shape": [1, 8, 8], "classes": 10}).norm == "static"
+    )
 
 
 @pytest.mark.parametrize(
@@ -428,7 +504,10 @@ def test_an_architecture_survives_json_and_copies() -> None:
         ({"name": "wrn-28-0"}, "unknown model 'wrn-28-0'"),
         ({"norm": "sttic"}, "did you mean 'static'"),
         ({"name": "lenet"}, "lenet needs images of at least 12 x 12 pixels, not 8 x 8"),
-        ({"name": "cnn13", "shape": [3, 32, 8]}, "cnn13 needs images of at least 12 x 12 pixels, not 32 x 8"),
+        (
+            {"name": "cnn13", "shape": [3, 32, 8]},
+            "cnn13 needs images of at least 12 x 12 pixels, not 32 x 8",
+        ),
         ({"shape": [8, 8]}, "three positive integers"),
         ({"shape": [1, 8, 0]}, "three positive integers"),
         ({"classes": 1}, "at least 2 classes, not 1"),
@@ -439,7 +518,9 @@ def test_an_architecture_survives_json_and_copies() -> None:
         ({"nrom": "static"}, "did you mean 'norm'"),
     ],
 )
-def test_an_architecture_that_makes_no_sense_is_refused_in_one_sentence(fields: dict[str, object], says: str) -> None:
+def test_an_architecture_that_makes_no_sense_is_refused_in_one_sentence(
+    fields: dict[str, object], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         Architecture.from_json({"name": "cnn", "shape": [1, 8, 8], "classes": 10, **fields})
 
@@ -456,16 +537,23 @@ def test_a_net_of_ones_own_that_does_not_return_a_number_a_class_is_refused(
     net: Any, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, "own", NetKind(net, "of one's own"))
-    with pytest.raises(ConfigError, match=f"the model 'own' returns {made} for n images; expected n x 10"):
+    with pytest.raises(
+        ConfigError, match=f"the model 'own' returns {made} for n images; expected n x 10"
+    ):
         Architecture("own", (1, 8, 8), 10)
 
 
-def test_two_layers_of_one_name_and_other_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_layers_of_one_name_and_other_shapes_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def own(layers: Layers, images: Tensor) -> Tensor:
         return layers.linear("dense", layers.linear("dense", images.flatten(1), 20), layers.classes)
 
     monkeypatch.setitem(MODELS, "own", NetKind(own, "of one's own"))
-    with pytest.raises(ConfigError, match=r"other shapes, \(20, 64\) and \(10, 20\), are called 'dense'; rename one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"other shapes, \(20, 64\) and \(10, 20\), are called 'dense'; rename one",
+    ):
         Architecture("own", (1, 8, 8), 10)
 
 

@@ -1,4 +1,6 @@
-"""SAGE, (FL)^2, CBAFed and ProxyFL: what makes each of them, against hand computations; and the contract."""
+"""SAGE, (FL)^2, CBAFed and ProxyFL: what makes each of them, against hand computations; and the
+contract.
+"""
 
 import math
 from collections.abc import Callable
@@ -43,19 +45,39 @@ from fedglean.testing.trial import admitted
 from fedglean.tree import Record
 
 CASES: dict[str, tuple[Method, str]] = {
-    "sage": (Sage(active=1.0, epochs=1, labelled_batch=8, unlabelled_batch=12, threshold=0.3), "static"),
+    "sage": (
+        Sage(active=1.0, epochs=1, labelled_batch=8, unlabelled_batch=12, threshold=0.3),
+        "static",
+    ),
     "fl2": (FL2(active=1.0, epochs=1, pretraining=2, client_batch=8, confident=0.3), "static"),
     "fl2 with running averages, annealed": (
         FL2(active=1.0, epochs=1, pretraining=1, client_batch=8, confident=0.3, annealed=True),
         "running",
     ),
-    "cbafed": (CBAFed(warmup_epochs=4, epochs=3, connect_every=2, batch=8, base=0.2, rare=0.06), "static"),
+    "cbafed": (
+        CBAFed(warmup_epochs=4, epochs=3, connect_every=2, batch=8, base=0.2, rare=0.06),
+        "static",
+    ),
     "proxyfl": (
-        ProxyFL(active=1.0, epochs=2, labelled_batch=8, unlabelled_batch=12, threshold=0.3, tuning_epochs=2),
+        ProxyFL(
+            active=1.0,
+            epochs=2,
+            labelled_batch=8,
+            unlabelled_batch=12,
+            threshold=0.3,
+            tuning_epochs=2,
+        ),
         "static",
     ),
     "proxyfl with running averages": (
-        ProxyFL(active=1.0, epochs=1, labelled_batch=16, unlabelled_batch=12, threshold=0.3, tuning_epochs=1),
+        ProxyFL(
+            active=1.0,
+            epochs=1,
+            labelled_batch=16,
+            unlabelled_batch=12,
+            threshold=0.3,
+            tuning_epochs=1,
+        ),
         "running",
     ),
 }
@@ -70,10 +92,14 @@ def test_a_method_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", ["sage", "fl2", "cbafed", "proxyfl"])
 def test_a_federation_without_the_labels_a_method_needs_is_refused(name: str) -> None:
     at_clients, at_hub = [Declared(3, 5)], [Declared(0, 5)]
-    wrong, right = ((at_clients, 0), (at_hub, 20)) if name == "fl2" else ((at_hub, 20), (at_clients, 0))
+    wrong, right = (
+        ((at_clients, 0), (at_hub, 20)) if name == "fl2" else ((at_hub, 20), (at_clients, 0))
+    )
     method = METHODS[name].method()
     method.check(*right)
-    with pytest.raises(ConfigError, match=r"needs (clients with labels|labelled images at the hub)"):
+    with pytest.raises(
+        ConfigError, match=r"needs (clients with labels|labelled images at the hub)"
+    ):
         method.check(*wrong)
 
 
@@ -89,7 +115,13 @@ def pixels(seed: int, count: int = 6) -> Tensor:
 
 
 def batch(**streams: Sample) -> Batch:
-    return Batch(streams, torch.tensor(0), torch.tensor(0), torch.tensor(0.1, dtype=torch.float64), torch.tensor(0))
+    return Batch(
+        streams,
+        torch.tensor(0),
+        torch.tensor(0),
+        torch.tensor(0.1, dtype=torch.float64),
+        torch.tensor(0),
+    )
 
 
 def sample(*views: Tensor, label: Tensor | None = None) -> Sample:
@@ -104,7 +136,9 @@ def images(count: int, label: list[int] | None = None) -> Images:
 
 def party(labelled: list[int], unlabelled: int, state: Any = None) -> Me:
     unknown = images(unlabelled)
-    known = Images(unknown.store, 10 + torch.arange(len(labelled)), torch.tensor(labelled, dtype=torch.long))
+    known = Images(
+        unknown.store, 10 + torch.arange(len(labelled)), torch.tensor(labelled, dtype=torch.long)
+    )
     return Me(0, known, unknown, state, key=1)
 
 
@@ -133,7 +167,9 @@ def test_sage_leans_to_the_global_guess_as_the_confidences_part() -> None:
     target, mask = corrected(local, common, threshold=0.95, half_gap=0.05)
     tenth = 2.0**-10  # a gap of ten times 0.05
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1], [1 - tenth, 0, tenth], [0, 1, 0], [0, 1, 0]]
-    torch.testing.assert_close(target, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        target, torch.tensor(expected, dtype=torch.float64), atol=1e-12, rtol=0
+    )
     assert mask.tolist() == [1, 1, 1, 1, 0, 1]
 
 
@@ -142,7 +178,9 @@ def test_sage_descends_the_divergence_from_its_targets_and_the_labels_loss() -> 
     weak, strong, known, label = pixels(1), pixels(2), pixels(3, 4), torch.tensor([0, 2, 1, 0])
     streams = {"unlabelled": sample(weak, strong), "labelled": sample(known, label=label)}
     everything = torch.cat([known, strong, weak])  # normalised as one batch
-    target, mask = corrected(local(everything)[-6:].softmax(-1), common.evaluate(weak).softmax(-1), 0.55, 0.05)
+    target, mask = corrected(
+        local(everything)[-6:].softmax(-1), common.evaluate(weak).softmax(-1), 0.55, 0.05
+    )
     assert 0 < mask.sum() < len(mask) and (target.amax(-1) < 1).any()
 
     def by_hand(weights: dict[str, Tensor]) -> Tensor:
@@ -171,7 +209,9 @@ def test_sage_counts_epochs_by_labelled_batches_over_all_images() -> None:
     assert upload.weight("model") == 9
 
 
-TABLE = torch.tensor([[0.9, 0.1, 0.0], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4]], dtype=torch.float64)
+TABLE = torch.tensor(
+    [[0.9, 0.1, 0.0], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1], [0.3, 0.3, 0.4]], dtype=torch.float64
+)
 # Mean confidence 0.65; mean predictions 0.5, 0.35, 0.15, so thresholds 0.65, 0.455, 0.195 by class.
 
 
@@ -194,7 +234,11 @@ def test_fl2_trains_on_what_passes_and_weighs_one_minus_the_mean_confidence() ->
     upload = driven(FL2(confident=0.8).client(party([], 4), message), answer)
     chosen = requests[1].streams["fix"].images
     assert chosen.index.tolist() == [0, 2, 3]  # the second image misses 0.65
-    assert chosen.label.tolist() == [[0, 1], [1, 0], [2, 0]]  # class, and whether it is held to flatness
+    assert chosen.label.tolist() == [
+        [0, 1],
+        [1, 0],
+        [2, 0],
+    ]  # class, and whether it is held to flatness
     assert upload.weight("model") == pytest.approx(0.35)
     equal = driven(FL2(weigh_by_status=False).client(party([], 4), message), answer)
     assert equal.weight("model") == 1.0
@@ -202,13 +246,18 @@ def test_fl2_trains_on_what_passes_and_weighs_one_minus_the_mean_confidence() ->
 
 def perturbed_by_hand(leaves: dict[str, Tensor], radius: float) -> dict[str, Tensor]:
     """ASAM's step: T = |w| + 0.01 for weights, 1 for biases; rho T^2 g / |T g|."""
-    scales = {n: (w.detach().abs() + 0.01) if "weight" in n else torch.ones_like(w) for n, w in leaves.items()}
+    scales = {
+        n: (w.detach().abs() + 0.01) if "weight" in n else torch.ones_like(w)
+        for n, w in leaves.items()
+    }
     length = math.sqrt(sum(float(((scales[n] * w.grad) ** 2).sum()) for n, w in leaves.items()))
     return {n: radius * scales[n] ** 2 * w.grad / length for n, w in leaves.items()}
 
 
 @pytest.mark.parametrize("norm", ["static", "group"])
-def test_fl2s_gradient_is_that_of_the_labels_plus_the_divergences_at_the_perturbed_weights(norm: str) -> None:
+def test_fl2s_gradient_is_that_of_the_labels_plus_the_divergences_at_the_perturbed_weights(
+    norm: str,
+) -> None:
     it, strong = model(5, norm), pixels(4)
     label, confident = torch.tensor([0, 1, 2, 0, 1, 1]), torch.tensor([1, 0, 1, 1, 0, 0])
     leaves = {name: value.clone().requires_grad_() for name, value in it.parameters.items()}
@@ -221,10 +270,14 @@ def test_fl2s_gradient_is_that_of_the_labels_plus_the_divergences_at_the_perturb
     log_there = Model(it.architecture, there)(strong)[sure].log_softmax(-1)
     divergence = (target[sure] * (target[sure].log() - log_there)).sum() / len(strong)
     at_there = torch.autograd.grad(divergence, list(there.values()))
-    plain = torch.autograd.grad(F.cross_entropy(Model(it.architecture, leaves)(strong), label), list(leaves.values()))
+    plain = torch.autograd.grad(
+        F.cross_entropy(Model(it.architecture, leaves)(strong), label), list(leaves.values())
+    )
 
     method, fix = FL2(radius=0.5), sample(strong, label=torch.stack([label, confident], -1))
-    ours = grad(lambda weights: method.loss(it.with_parameters(weights), batch(fix=fix), {}))(it.parameters)
+    ours = grad(lambda weights: method.loss(it.with_parameters(weights), batch(fix=fix), {}))(
+        it.parameters
+    )
     assert max(float(g.abs().max()) for g in at_there) > 1e-3
     for name, a, b in zip(leaves, plain, at_there, strict=True):
         torch.testing.assert_close(ours[name], a + b, rtol=1e-9, atol=1e-12)
@@ -233,21 +286,31 @@ def test_fl2s_gradient_is_that_of_the_labels_plus_the_divergences_at_the_perturb
 def test_fl2_without_a_confident_image_learns_from_the_labels_alone() -> None:
     it, strong, label = model(5), pixels(4), torch.tensor([0, 1, 2, 0, 1, 1])
     fix = sample(strong, label=torch.stack([label, torch.zeros_like(label)], -1))
-    ours = grad(lambda weights: FL2().loss(it.with_parameters(weights), batch(fix=fix), {}))(it.parameters)
-    plain = grad(lambda weights: F.cross_entropy(it.with_parameters(weights)(strong), label))(it.parameters)
+    ours = grad(lambda weights: FL2().loss(it.with_parameters(weights), batch(fix=fix), {}))(
+        it.parameters
+    )
+    plain = grad(lambda weights: F.cross_entropy(it.with_parameters(weights)(strong), label))(
+        it.parameters
+    )
     torch.testing.assert_close(ours, plain)
 
 
 def test_fl2s_perturbation_has_the_radius_where_weights_are_measured_by_their_size() -> None:
     weights = {"a.weight": normal(1, (3, 2)), "a.bias": normal(2, (3,))}
-    step = adaptive_ascent(weights, {"a.weight": normal(3, (3, 2)), "a.bias": normal(4, (3,))}, radius=0.3)
-    measured = torch.cat([(step["a.weight"] / (weights["a.weight"].abs() + 0.01)).flatten(), step["a.bias"]])
+    step = adaptive_ascent(
+        weights, {"a.weight": normal(3, (3, 2)), "a.bias": normal(4, (3,))}, radius=0.3
+    )
+    measured = torch.cat(
+        [(step["a.weight"] / (weights["a.weight"].abs() + 0.01)).flatten(), step["a.bias"]]
+    )
     assert float(measured.norm()) == pytest.approx(0.3)
 
 
 def test_cbafeds_thresholds_by_hand_on_a_table_of_counts() -> None:
     shares = class_shares(torch.tensor([10.0, 20.0, 30.0, 140.0], dtype=torch.float64))
-    assert shares.tolist() == pytest.approx([0.02, 0.04, 0.06, 0.28])  # 0.05, 0.1, 0.15, 0.7 of 4 classes
+    assert shares.tolist() == pytest.approx(
+        [0.02, 0.04, 0.06, 0.28]
+    )  # 0.05, 0.1, 0.15, 0.7 of 4 classes
     deviation = np.std([0.02, 0.04, 0.06, 0.28], ddof=1)
     expected = [0.86 - deviation, 0.88 - deviation, 0.90 - deviation, 0.95]
     assert thresholds(shares, 0.84, 0.95).tolist() == pytest.approx(expected)
@@ -259,7 +322,8 @@ def test_cbafed_keeps_sure_first_guesses_and_rare_second_ones() -> None:
     rows = [[0.8, 0.15, 0.05], [0.6, 0.3, 0.1], [0.6, 0.1, 0.3], [0.1, 0.2, 0.7], [0.05, 0.9, 0.05]]
     threshold, rare = torch.tensor([0.7, 0.9, 0.5]), torch.tensor([False, True, False])
     label, kept = choose(torch.tensor(rows), threshold, rare)
-    # Above; second guess is rare; second guess is not; above; exactly at the threshold is not above it.
+    # Above; second guess is rare; second guess is not; above; exactly at the threshold is not above
+    # it.
     assert kept.tolist() == [True, True, False, True, False]
     assert label[kept].tolist() == [0, 1, 2]
 
@@ -269,14 +333,20 @@ def shifted(it: Model, by: float) -> Model:
 
 
 def offset(it: Model, origin: Model) -> float:
-    differences = torch.cat([(it.parameters[n] - origin.parameters[n]).flatten() for n in it.parameters])
+    differences = torch.cat(
+        [(it.parameters[n] - origin.parameters[n]).flatten() for n in it.parameters]
+    )
     assert float(differences.max() - differences.min()) < 1e-12
     return float(differences.mean())
 
 
 @pytest.mark.parametrize(("epochs", "lengths"), [(11, [1, 5, 5]), (14, [1, 5, 5, 3]), (1, [1])])
-def test_cbafed_goes_back_towards_older_weights_every_five_epochs(epochs: int, lengths: list[int]) -> None:
-    """Training moves all weights by one an epoch; the release's rule, epoch by epoch, says where they end."""
+def test_cbafed_goes_back_towards_older_weights_every_five_epochs(
+    epochs: int, lengths: list[int]
+) -> None:
+    """Training moves all weights by one an epoch; the release's rule, epoch by epoch, says where
+    they end.
+    """
     origin, seen = model(), []
 
     def answer(request: Train) -> Trained:
@@ -297,7 +367,9 @@ def test_cbafed_goes_back_towards_older_weights_every_five_epochs(epochs: int, l
 
 
 def test_cbafed_averages_with_older_weights_every_fifth_round_after_the_warm_up() -> None:
-    """Each exchange moves the model by one; at rounds 7 and 12, the warm-up being round 1, half of it is taken back."""
+    """Each exchange moves the model by one; at rounds 7 and 12, the warm-up being round 1, half of
+    it is taken back.
+    """
     origin, method = model(norm="group"), CBAFed()
     state = Record(model=origin, older=origin, counts=torch.zeros(3, dtype=torch.float64))
     weight, older, asked = 0.0, 0.0, []
@@ -330,11 +402,14 @@ def test_cbafed_reports_the_classes_it_trained_on_and_weighs_their_number() -> N
         if isinstance(request, Predict):
             return Predictions(request.images, torch.tensor(rows), request.threshold)
         rates.append(request.rate)
-        return Trained(request.models, {"of": len(request.streams["labelled"].images)}, request.length, {})
+        return Trained(
+            request.models, {"of": len(request.streams["labelled"].images)}, request.length, {}
+        )
 
     message = Record(model=model(), class_counts=counts)
     upload = driven(CBAFed(base=0.6, epochs=1).client(party([1, 1], 4), message), answer)
-    # Two labels of class 1; images 0 and 2 are sure of 0 and 1; image 3 is taken for its second guess, a rare class.
+    # Two labels of class 1; images 0 and 2 are sure of 0 and 1; image 3 is taken for its second
+    # guess, a rare class.
     assert upload.trees["counts"].tolist() == [1, 3, 1]
     assert upload.weight("model") == 5 and upload.weight("counts") == 1.0
     assert rates == [0.03, 0.02] and upload.keep.keys() == {"labelled", "unlabelled"}
@@ -349,13 +424,19 @@ def test_features_followed_by_the_last_layer_are_the_model(norm: str) -> None:
 
 
 def test_proxyfls_contrast_image_by_image() -> None:
-    features, proxies = F.normalize(normal(1, (7, 5)), dim=-1), F.normalize(normal(2, (4, 5)), dim=-1)
+    features, proxies = (
+        F.normalize(normal(1, (7, 5)), dim=-1),
+        F.normalize(normal(2, (4, 5)), dim=-1),
+    )
     probabilities = (1.5 * normal(3, (7, 4))).softmax(-1)
     sure = torch.tensor([True, False, False, True, False, True, False])
     prior = torch.tensor([0.3, 0.2, 0.1, 0.4], dtype=torch.float64)
     ours = contrast(features, proxies, probabilities, sure, prior).numpy()
     f, w, p = features.numpy(), proxies.numpy(), probabilities.numpy()
-    sets = [{int(p[i].argmax())} if sure[i] else {c for c in range(4) if p[i, c] > prior[c]} for i in range(7)]
+    sets = [
+        {int(p[i].argmax())} if sure[i] else {c for c in range(4) if p[i, c] > prior[c]}
+        for i in range(7)
+    ]
     for i in range(7):
         pull = f[i] @ w[p[i].argmax()] if sure[i] else sum(p[i, c] * (f[i] @ w[c]) for c in sets[i])
         pushes = [f[i] @ f[j] for j in range(7) if not sets[i] & sets[j] and f[i] @ f[j] >= 1e-6]
@@ -368,10 +449,15 @@ def test_proxyfls_margin_and_loss_by_hand() -> None:
     proxies = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
     margin = widest_gap(proxies)
     assert float(margin) == pytest.approx(math.sqrt(9 + 4))  # nearest neighbours: 2, sqrt(13), 2
-    points, label = torch.tensor([[0.0, 1.0], [3.0, 3.0]], dtype=torch.float64), torch.tensor([2, 1])
+    points, label = (
+        torch.tensor([[0.0, 1.0], [3.0, 3.0]], dtype=torch.float64),
+        torch.tensor([2, 1]),
+    )
     distances = np.array([[1, math.sqrt(18), 1], [math.sqrt(18), 1, math.sqrt(10)]])
     distances[[0, 1], [2, 1]] += math.sqrt(13)
-    expected = np.mean([d[y] + np.log(np.exp(-d).sum()) for d, y in zip(distances, [2, 1], strict=True)])
+    expected = np.mean(
+        [d[y] + np.log(np.exp(-d).sum()) for d, y in zip(distances, [2, 1], strict=True)]
+    )
     assert float(proxy_loss(proxies, points, label, margin)) == pytest.approx(expected)
 
 
@@ -381,7 +467,11 @@ def test_tuning_descends_the_proxy_loss_over_all_clients_rows() -> None:
     margin = widest_gap(mean)
     slope = torch.zeros_like(mean)
     for place in range(mean.numel()):  # central differences
-        nudge = torch.zeros(mean.numel(), dtype=mean.dtype).index_fill(0, torch.tensor(place), 1e-6).reshape(mean.shape)
+        nudge = (
+            torch.zeros(mean.numel(), dtype=mean.dtype)
+            .index_fill(0, torch.tensor(place), 1e-6)
+            .reshape(mean.shape)
+        )
         up, down = (proxy_loss(mean + sign * nudge, points, label, margin) for sign in (1, -1))
         slope.view(-1)[place] = (up - down) / 2e-6
     one_step = ProxyFL(tuning_epochs=1, tuning_batch=15, tuning_rate=0.05).tuned(mean, rows, key=1)
@@ -393,7 +483,10 @@ def test_tuning_descends_the_proxy_loss_over_all_clients_rows() -> None:
 def test_a_row_that_lies_far_off_pulls_no_harder_than_one_nearby() -> None:
     proxies, label = torch.zeros(2, 3, dtype=torch.float64), torch.tensor([0])
     direction = F.normalize(normal(1, (1, 3)), dim=-1)
-    slopes = [grad(proxy_loss)(proxies, far * direction, label, torch.tensor(1.0))[0] for far in (1.0, 1000.0)]
+    slopes = [
+        grad(proxy_loss)(proxies, far * direction, label, torch.tensor(1.0))[0]
+        for far in (1.0, 1000.0)
+    ]
     torch.testing.assert_close(slopes[0], slopes[1])
 
 
@@ -428,7 +521,9 @@ def test_proxyfl_refuses_a_model_with_too_many_features() -> None:
 
 
 def test_fl2_beats_as_many_epochs_on_the_hubs_labels_alone_after_four_rounds() -> None:
-    """Fifty epochs before and five in each of four rounds; `hub-only` takes its seventy in fourteen rounds."""
+    """Fifty epochs before and five in each of four rounds; `hub-only` takes its seventy in fourteen
+    rounds.
+    """
     alone = run("hub-only", data="digits", seed=1, executor="loop", rounds=14)
     together = run("fl2", data="digits", seed=1, executor="loop", rounds=4)
     assert together.last.accuracy >= alone.last.accuracy + 0.03

@@ -1,4 +1,6 @@
-"""Normalisation layers against PyTorch's own, and the formulas of static batch norm against the data they sum up."""
+"""Normalisation layers against PyTorch's own, and the formulas of static batch norm against the
+data they sum up.
+"""
 
 import pytest
 import torch
@@ -8,7 +10,15 @@ from torch import Tensor, nn
 
 from fedglean.errors import ConfigError, DataError
 from fedglean.models import NORMS
-from fedglean.models.norm import batch, empty_sums, groups, in_evaluation, in_training, recorded, statistics_of
+from fedglean.models.norm import (
+    batch,
+    empty_sums,
+    groups,
+    in_evaluation,
+    in_training,
+    recorded,
+    statistics_of,
+)
 from fedglean.randomness import key, normal
 
 CHANNELS = 4
@@ -37,7 +47,10 @@ def torch_norm(**options: float | bool | None) -> nn.BatchNorm2d:
 
 def test_running_averages_move_as_pytorchs_do_over_several_steps() -> None:
     layer = torch_norm()
-    statistics = {"it.mean": torch.zeros(CHANNELS).double(), "it.variance": torch.ones(CHANNELS).double()}
+    statistics = {
+        "it.mean": torch.zeros(CHANNELS).double(),
+        "it.variance": torch.ones(CHANNELS).double(),
+    }
     normalise = in_training("running", statistics)
     for step in range(5):
         x = features(f"step {step}", 6)
@@ -45,7 +58,9 @@ def test_running_averages_move_as_pytorchs_do_over_several_steps() -> None:
     torch.testing.assert_close(statistics["it.mean"], layer.running_mean, rtol=1e-12, atol=0)
     torch.testing.assert_close(statistics["it.variance"], layer.running_var, rtol=1e-12, atol=0)
     x = features("test", 2)
-    torch.testing.assert_close(in_evaluation("running", statistics)("it", x, *AFFINE), layer.eval()(x))
+    torch.testing.assert_close(
+        in_evaluation("running", statistics)("it", x, *AFFINE), layer.eval()(x)
+    )
 
 
 def test_half_precision_stays_half_by_given_statistics() -> None:
@@ -77,17 +92,23 @@ def test_cumulative_statistics_weigh_a_batch_by_its_images() -> None:
     statistics = statistics_of(summed(batches), {"it": CHANNELS}, "cumulative")
     moments = [(x.mean((0, 2, 3)), x.var((0, 2, 3))) for x in batches]
     torch.testing.assert_close(statistics["it.mean"], (9 * moments[0][0] + 3 * moments[1][0]) / 12)
-    torch.testing.assert_close(statistics["it.variance"], (9 * moments[0][1] + 3 * moments[1][1]) / 12)
+    torch.testing.assert_close(
+        statistics["it.variance"], (9 * moments[0][1] + 3 * moments[1][1]) / 12
+    )
 
 
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(2, 7), min_size=1, max_size=6), side=st.integers(1, 4))
-def test_pooled_statistics_are_those_of_all_images_at_once_however_they_are_cut(sizes: list[int], side: int) -> None:
+def test_pooled_statistics_are_those_of_all_images_at_once_however_they_are_cut(
+    sizes: list[int], side: int
+) -> None:
     batches = [number + features(f"cut {number}", size, side) for number, size in enumerate(sizes)]
     statistics = statistics_of(summed(batches), {"it": CHANNELS}, "pooled")
     whole = torch.cat(batches)
     torch.testing.assert_close(statistics["it.mean"], whole.mean((0, 2, 3)), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(statistics["it.variance"], whole.var((0, 2, 3)), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        statistics["it.variance"], whole.var((0, 2, 3)), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_pooled_statistics_follow_the_papers_formula_over_clients() -> None:
@@ -95,7 +116,9 @@ def test_pooled_statistics_follow_the_papers_formula_over_clients() -> None:
     counts = [x.numel() // CHANNELS for x in clients]
     means, variances = [x.mean((0, 2, 3)) for x in clients], [x.var((0, 2, 3)) for x in clients]
     mean = sum(n * m for n, m in zip(counts, means, strict=True)) / sum(counts)
-    spread = sum((n - 1) * v + n * (m - mean) ** 2 for n, m, v in zip(counts, means, variances, strict=True))
+    spread = sum(
+        (n - 1) * v + n * (m - mean) ** 2 for n, m, v in zip(counts, means, variances, strict=True)
+    )
     statistics = statistics_of(summed(clients), {"it": CHANNELS}, "pooled")
     torch.testing.assert_close(statistics["it.mean"], mean)
     torch.testing.assert_close(statistics["it.variance"], spread / (sum(counts) - 1))
@@ -117,7 +140,9 @@ def test_moments_of_half_precision_features_are_not_rounded_to_half_precision() 
     x = features("x", 64).bfloat16()
     sums: dict[str, Tensor] = {}
     recorded(sums, "it", x, AFFINE[0].float(), AFFINE[1].float())
-    torch.testing.assert_close(sums["it.mean"] / 64, x.double().mean((0, 2, 3)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        sums["it.mean"] / 64, x.double().mean((0, 2, 3)), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +170,15 @@ def test_group_norm_divides_the_channels_and_is_never_instance_norm(channels: in
 
 
 def test_group_norm_has_32_groups_from_64_channels_on() -> None:
-    assert [groups("group", channels) for channels in (1, 2, 16, 32, 64, 128, 7)] == [1, 1, 8, 16, 32, 32, 1]
+    assert [groups("group", channels) for channels in (1, 2, 16, 32, 64, 128, 7)] == [
+        1,
+        1,
+        8,
+        16,
+        32,
+        32,
+        1,
+    ]
 
 
 def test_a_static_norm_without_statistics_uses_the_batch() -> None:

@@ -12,10 +12,19 @@ from fedglean.data.partition import PARTITIONS, apportion, fill
 from fedglean.errors import ConfigError
 
 CIFAR = torch.arange(50_000) % 10
-SPECS = ["iid", "classes:3", "dirichlet:0.1", "dirichlet:0.01", "balanced-dirichlet:0.05", "hassle-dirichlet:0.1"]
+SPECS = [
+    "iid",
+    "classes:3",
+    "dirichlet:0.1",
+    "dirichlet:0.01",
+    "balanced-dirichlet:0.05",
+    "hassle-dirichlet:0.1",
+]
 
 
-def deal(labels: Tensor, clients: int, partition: str, seed: int = 0, classes: int = 10) -> list[Tensor]:
+def deal(
+    labels: Tensor, clients: int, partition: str, seed: int = 0, classes: int = 10
+) -> list[Tensor]:
     return list(make_split(labels, classes, clients, partition, "all", seed).labelled)
 
 
@@ -26,13 +35,17 @@ def sizes(parts: list[Tensor]) -> list[int]:
 @st.composite
 def labels_and_clients(draw: st.DrawFn) -> tuple[Tensor, int]:
     images = draw(st.integers(40, 400))
-    numbers = np.random.default_rng(draw(st.integers(0, 10_000))).integers(0, draw(st.integers(1, 10)), images)
+    numbers = np.random.default_rng(draw(st.integers(0, 10_000))).integers(
+        0, draw(st.integers(1, 10)), images
+    )
     return torch.from_numpy(numbers), draw(st.integers(4, 40))
 
 
 @settings(max_examples=60, deadline=None)
 @given(labels_and_clients(), st.sampled_from(SPECS), st.integers(0, 2**40))
-def test_every_image_is_dealt_exactly_once(case: tuple[Tensor, int], partition: str, seed: int) -> None:
+def test_every_image_is_dealt_exactly_once(
+    case: tuple[Tensor, int], partition: str, seed: int
+) -> None:
     labels, clients = case
     parts = deal(labels, clients, partition, seed)
     assert len(parts) == clients
@@ -68,7 +81,10 @@ def test_two_classes_a_client_as_in_semifl() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(10, 60), st.integers(0, 1000))
 def test_a_client_never_gets_more_than_k_classes(share: int, clients: int, seed: int) -> None:
-    assert all(len(CIFAR[p].unique()) <= share for p in deal(CIFAR[:907], clients, f"classes:{share}", seed))
+    assert all(
+        len(CIFAR[p].unique()) <= share
+        for p in deal(CIFAR[:907], clients, f"classes:{share}", seed)
+    )
 
 
 def test_dirichlet_clients_have_at_least_ten_images_and_differ_widely() -> None:
@@ -102,12 +118,16 @@ def test_hassle_sizes_are_equal() -> None:
 
 def test_hassle_deals_to_nine_clients_at_a_time_so_the_tenth_has_every_class_alike() -> None:
     parts = deal(CIFAR, 10, "hassle-dirichlet:0.1")
-    shares = [torch.bincount(CIFAR[torch.as_tensor(part)], minlength=10) / len(part) for part in parts]
+    shares = [
+        torch.bincount(CIFAR[torch.as_tensor(part)], minlength=10) / len(part) for part in parts
+    ]
     several = [1 / float((share**2).sum()) for share in shares]  # 10 where all classes are alike
     assert several[9] > 9 and max(several[:8]) < 8
 
 
-@pytest.mark.parametrize("partition", ["dirichlet:0.01", "balanced-dirichlet:0.01", "hassle-dirichlet:0.01"])
+@pytest.mark.parametrize(
+    "partition", ["dirichlet:0.01", "balanced-dirichlet:0.01", "hassle-dirichlet:0.01"]
+)
 @pytest.mark.parametrize("images", [500, 600, 2000])
 def test_extreme_settings_end(partition: str, images: int) -> None:
     start = time.process_time()
@@ -154,7 +174,9 @@ def test_every_listed_partition_works() -> None:
 
 
 @given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=20), st.integers(0, 10_000))
-def test_apportioned_numbers_sum_up_and_are_within_one_of_exact(weights: list[float], total: int) -> None:
+def test_apportioned_numbers_sum_up_and_are_within_one_of_exact(
+    weights: list[float], total: int
+) -> None:
     ratio = np.array(weights)
     counts = apportion(ratio, total)
     assert counts.sum() == total

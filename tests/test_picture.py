@@ -15,7 +15,15 @@ from rich.console import Console
 
 from fedglean.config import configure
 from fedglean.report.picture import curves, drawing, spaced
-from fedglean.report.terminal import comparison, duration, mean_line, names_table, progress, result_table, size
+from fedglean.report.terminal import (
+    comparison,
+    duration,
+    mean_line,
+    names_table,
+    progress,
+    result_table,
+    size,
+)
 from fedglean.result import Score
 
 
@@ -31,7 +39,10 @@ class Run:
 
     def __post_init__(self) -> None:
         length = len(self.names and self.curve[self.names[0]])
-        lines = [{"round": r + 1, "accuracy": {n: c[r] for n, c in self.curve.items()}} for r in range(length)]
+        lines = [
+            {"round": r + 1, "accuracy": {n: c[r] for n, c in self.curve.items()}}
+            for r in range(length)
+        ]
         if self.final:
             lines[-1] |= {"round": length - 1, "final": True}
         object.__setattr__(self, "history", lines)
@@ -79,12 +90,21 @@ def test_several_seeds_are_drawn_as_their_mean_with_a_band_from_worst_to_best() 
     axes = drawing({"a": [Run({"model": [0.1, 0.5]}), Run({"model": [0.3, 0.6]})]}).axes[0]
     assert list(axes.lines[0].get_ydata()) == pytest.approx([20, 55])
     corners = axes.collections[0].get_paths()[0].vertices
-    assert {tuple(corner) for corner in np.round(corners, 6)} >= {(1, 10), (1, 30), (2, 50), (2, 60)}
+    assert {tuple(corner) for corner in np.round(corners, 6)} >= {
+        (1, 10),
+        (1, 30),
+        (2, 50),
+        (2, 60),
+    }
 
 
 def test_a_lone_run_shows_all_its_predictors_and_a_comparison_only_the_first() -> None:
     hassle = Run({"EM": [0.3], "SM": [0.2], "UM": [0.1]})
-    assert {text.split("  ")[0] for text in texts({"hassle": [hassle]})[:3]} == {"hassle EM", "hassle SM", "hassle UM"}
+    assert {text.split("  ")[0] for text in texts({"hassle": [hassle]})[:3]} == {
+        "hassle EM",
+        "hassle SM",
+        "hassle UM",
+    }
     assert "fedavg  50.0 %" in texts({"hassle": [hassle], "fedavg": [Run({"model": [0.5]})]})
     assert len(drawing({"hassle": [hassle], "fedavg": [Run({"model": [0.5]})]}).axes[0].lines) == 4
 
@@ -101,7 +121,9 @@ def test_rounds_without_a_test_are_left_out() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=8).map(sorted), st.floats(0.01, 0.3))
-def test_labels_keep_their_order_and_distance_and_move_only_if_they_must(places: list[float], gap: float) -> None:
+def test_labels_keep_their_order_and_distance_and_move_only_if_they_must(
+    places: list[float], gap: float
+) -> None:
     moved = spaced(places, gap)
     assert len(moved) == len(places)
     assert all(b - a >= gap - 1e-9 for a, b in itertools.pairwise(moved))
@@ -153,7 +175,9 @@ def test_where_nobody_watches_a_run_says_five_lines_and_what_came_after() -> Non
     assert "left" not in lines[-1]
 
 
-def test_where_nobody_watches_a_slow_run_says_something_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_watches_a_slow_run_says_something_every_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     console, clock = Console(file=io.StringIO(), width=200), [0.0]
     monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: clock[0])
     with progress(console, "semifl", configure("semifl", rounds=800)) as on_round:
@@ -161,7 +185,9 @@ def test_where_nobody_watches_a_slow_run_says_something_every_minute(monkeypatch
             clock[0] += 25
             on_round(line(number))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert [each.split(",")[0] for each in lines] == [f"semifl: round {number}/800" for number in (3, 6, 9)]
+    assert [each.split(",")[0] for each in lines] == [
+        f"semifl: round {number}/800" for number in (3, 6, 9)
+    ]
     assert lines[0].endswith("5 h 32 min left, 1 min 15 s so far")
 
 
@@ -187,7 +213,9 @@ def test_a_run_that_was_finished_before_leaves_no_line_behind() -> None:
     assert "semifl" in shown and "semifl" not in left
 
 
-def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     console, clock = Console(file=io.StringIO(), width=200), [0.0]
     monkeypatch.setattr("fedglean.report.terminal.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -200,14 +228,16 @@ def test_time_left_follows_the_usual_round_and_not_the_ones_that_compile(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")]
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (75, "1 min 15 s"), (7260, "2 h 01 min")],
 )
 def test_durations_read_as_people_say_them(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3.2e9, "3.2 GB"), (1e16, "10000.0 TB")]
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3.2e9, "3.2 GB"), (1e16, "10000.0 TB")],
 )
 def test_sizes_read_as_people_say_them(count: int, words: str) -> None:
     assert size(count) == words

@@ -1,4 +1,6 @@
-"""Methods, models, data sets, partitions and label layouts of one's own: a file, or an installed package."""
+"""Methods, models, data sets, partitions and label layouts of one's own: a file, or an installed
+package.
+"""
 
 import hashlib
 import json
@@ -57,7 +59,8 @@ class Plain(Method):
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, self.view)}
-        trained = yield Train(message.model, streams, supervised, SGD(self.rate), epochs=self.epochs)
+        sgd = SGD(self.rate)
+        trained = yield Train(message.model, streams, supervised, sgd, epochs=self.epochs)
         return Upload(model=trained.model, weight=len(me.labelled))
 
 
@@ -93,7 +96,8 @@ def first(pool, spec, value):
 
 def turned(images, keys, recipe):
     """Turned by a right angle, half the time."""
-    return torch.where(uniform(fold(keys, "turned"))[:, None, None, None] < 0.5, images.rot90(1, (2, 3)), images)
+    half = uniform(fold(keys, "turned"))[:, None, None, None] < 0.5
+    return torch.where(half, images.rot90(1, (2, 3)), images)
 
 
 def inverted(images, keys):
@@ -109,7 +113,13 @@ DATASETS = {"stripes": stripes}
 PARTITIONS = {"by-turns:SIZE": by_turns}
 LAYOUTS = {"first-half": first}
 '''
-ALL_OWN = {"data": "stripes", "model": "hidden", "partition": "by-turns:12", "labels": "first-half", "clients": 4}
+ALL_OWN = {
+    "data": "stripes",
+    "model": "hidden",
+    "partition": "by-turns:12",
+    "labels": "first-half",
+    "clients": 4,
+}
 QUICK: dict[str, Any] = {**ALL_OWN, "rounds": 3, "executor": "loop"}
 
 
@@ -149,12 +159,15 @@ def test_everything_of_ones_own_in_one_run(own: Path) -> None:
 def test_views_of_ones_own_are_what_a_method_trains_on(own: Path) -> None:
     options = QUICK | {"strong": "inverted", "use": own}
     plain, turned, strong = (
-        fedglean.run("plain", **options, view=name).predictors["model"] for name in ("plain", "turned", "strong")
+        fedglean.run("plain", **options, view=name).predictors["model"]
+        for name in ("plain", "turned", "strong")
     )
     assert difference(plain, turned) and difference(plain, strong)
     images, keys = torch.arange(128, dtype=torch.uint8).reshape(2, 1, 8, 8), torch.arange(2)
     recipe = Recipe((0.0,), (1.0,), flip=False, pad=0, strong="inverted")
-    torch.testing.assert_close(view("strong", images, keys, recipe), 1 - view("plain", images, keys, recipe))
+    torch.testing.assert_close(
+        view("strong", images, keys, recipe), 1 - view("plain", images, keys, recipe)
+    )
 
 
 def test_a_strong_view_of_ones_own_is_part_of_what_a_run_is(own: Path) -> None:
@@ -167,13 +180,20 @@ def test_a_strong_view_of_ones_own_is_part_of_what_a_run_is(own: Path) -> None:
 
 def test_a_view_that_makes_something_else_of_images_is_refused(own: Path) -> None:
     own.write_text(OWN.replace("255 - images", "images / 2"))
-    with pytest.raises(DataError, match=r"'inverted' made torch.float32 \(\d+, 1, 8, 8\) of torch.uint8"):
+    with pytest.raises(
+        DataError, match=r"'inverted' made torch.float32 \(\d+, 1, 8, 8\) of torch.uint8"
+    ):
         fedglean.run("plain", **QUICK, use=own, strong="inverted", view="strong")
 
 
-@pytest.mark.parametrize("engine", [{"executor": "stack"}, {"placement": "workers", "workers": 2, "block": 2}])
+@pytest.mark.parametrize(
+    "engine", [{"executor": "stack"}, {"placement": "workers", "workers": 2, "block": 2}]
+)
 def test_engines_agree_on_it(engine: dict[str, Any]) -> None:
-    one, other = (fedglean.run("plain", use="own.py", dtype="float64", **QUICK | each) for each in ({}, engine))
+    one, other = (
+        fedglean.run("plain", use="own.py", dtype="float64", **QUICK | each)
+        for each in ({}, engine)
+    )
     assert difference(one.predictors["model"], other.predictors["model"], 1e-10) is None
 
 
@@ -185,7 +205,12 @@ def test_the_judge_takes_a_model_of_ones_own(own: Path) -> None:
 
 def test_names_are_known_to_configurations_that_use_the_file_and_to_no_others() -> None:
     assert configure("plain", use="own.py", **ALL_OWN).method == "plain"
-    for options in ({"method": "plain"}, {"model": "hidden"}, {"partition": "by-turns:2"}, {"labels": "first-half"}):
+    for options in (
+        {"method": "plain"},
+        {"model": "hidden"},
+        {"partition": "by-turns:2"},
+        {"labels": "first-half"},
+    ):
         with pytest.raises(ConfigError, match="unknown"):
             configure(**{"method": "semifl"} | options)
     with pytest.raises(ConfigError, match="unknown data set 'stripes'"):
@@ -195,7 +220,9 @@ def test_names_are_known_to_configurations_that_use_the_file_and_to_no_others() 
 
 def test_two_files_may_use_one_name_in_one_process(tmp_path: Path, own: Path) -> None:
     (tmp_path / "other.py").write_text(OWN.replace("rate: float = 0.1", "rate: float = 0.5"))
-    rates = [configure("plain", use=file).settings["rate"] for file in ("own.py", "other.py", "own.py")]
+    rates = [
+        configure("plain", use=file).settings["rate"] for file in ("own.py", "other.py", "own.py")
+    ]
     assert rates == [0.1, 0.5, 0.1]
 
 
@@ -209,7 +236,9 @@ def test_the_list_shows_what_a_file_adds_and_who_adds_it() -> None:
         "by-turns:SIZE": "Clients get SIZE images each, of all classes in turn.",
         "first-half": "The first half of every client's images is labelled.",
     }.items():
-        assert f"{line} [own.py]" in next(row for row in shown.output.splitlines() if row.startswith(f"{name} "))
+        assert f"{line} [own.py]" in next(
+            row for row in shown.output.splitlines() if row.startswith(f"{name} ")
+        )
     assert "local epochs" in call("list", "plain", "--use", "own.py").output
     assert "own.py" not in call("list").output
 
@@ -241,7 +270,18 @@ def test_a_run_is_resumed_and_predicts_from_anywhere(
 
 
 def test_seeds_go_on_with_it() -> None:
-    words = ["run", "plain", "--use", "own.py", *flags(QUICK), "--quiet", "--seeds", "2", "--out", "group"]
+    words = [
+        "run",
+        "plain",
+        "--use",
+        "own.py",
+        *flags(QUICK),
+        "--quiet",
+        "--seeds",
+        "2",
+        "--out",
+        "group",
+    ]
     assert call(*words).exit_code == 0
     assert call("resume", "group", "--quiet").exit_code == 0
 
@@ -259,23 +299,40 @@ def test_a_run_does_not_go_on_with_an_edited_file(own: Path) -> None:
     assert call("resume", "here").exit_code == 0
 
 
-def test_a_finished_run_with_a_net_of_the_package_is_read_whatever_became_of_its_file(own: Path) -> None:
+def test_a_finished_run_with_a_net_of_the_package_is_read_whatever_became_of_its_file(
+    own: Path,
+) -> None:
     for out, model in (("here", {"model": "mlp"}), ("own net", {})):
         fedglean.run("plain", use="own.py", out=out, **QUICK | model)
-    small: dict[str, Any] = {"labels": "each:60", "partition": "iid", "clients": 4, "rounds": 1, "model": "mlp"}
-    fedglean.compare(["fedavg", "plain"], 1, use="own.py", out="both", data="digits", executor="loop", **small)
+    small: dict[str, Any] = {
+        "labels": "each:60",
+        "partition": "iid",
+        "clients": 4,
+        "rounds": 1,
+        "model": "mlp",
+    }
+    fedglean.compare(
+        ["fedavg", "plain"], 1, use="own.py", out="both", data="digits", executor="loop", **small
+    )
     edited(own)
     Image.new("L", (8, 8)).save("black.png")
     assert call("predict", "here", "black.png").exit_code == 0
     shown = call("report", "here", "own net", "--out", "page.html")
-    assert shown.exit_code == 0 and "was changed after the run started" in Path("page.html").read_text()
+    assert (
+        shown.exit_code == 0
+        and "was changed after the run started" in Path("page.html").read_text()
+    )
     resumed = refused(call("resume", "both", "--quiet"), StorageError.exit_code)
-    assert "plain/seed-0/config.toml" in resumed, "FedAvg, before it, owes the file nothing and still stands"
+    assert "plain/seed-0/config.toml" in resumed, (
+        "FedAvg, before it, owes the file nothing and still stands"
+    )
 
 
 def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(own: Path) -> None:
     whole = fedglean.run("plain", use="own.py", **QUICK)
-    other = fedglean.run("plain", use="own.py", out="here", on_round=lambda line: edited(own), **QUICK)
+    other = fedglean.run(
+        "plain", use="own.py", out="here", on_round=lambda line: edited(own), **QUICK
+    )
     assert difference(whole.predictors["model"], other.predictors["model"]) is None
     assert "was changed" in refused(call("resume", "here"), StorageError.exit_code)
 
@@ -286,7 +343,9 @@ def test_an_edited_file_is_read_again_by_the_next_configuration(own: Path) -> No
     assert (first.settings["rate"], configure("plain", use="own.py").settings["rate"]) == (0.1, 0.2)
 
 
-def test_the_fingerprint_sees_what_a_file_says_and_not_where_it_lies(tmp_path: Path, own: Path) -> None:
+def test_the_fingerprint_sees_what_a_file_says_and_not_where_it_lies(
+    tmp_path: Path, own: Path
+) -> None:
     mark = fingerprint(configure("plain", use="own.py"))
     (tmp_path / "moved").mkdir()
     (tmp_path / "moved/mine.py").write_text(OWN)
@@ -313,21 +372,44 @@ def test_a_toml_file_names_what_it_uses_from_where_it_lies(tmp_path: Path, own: 
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("x = 3\n", "defines none of METHODS, MODELS"),
         ("METHODS = [3]\n", "line 1: METHODS must be a dictionary, not a list"),
-        ("MODELS = {\n    'a': 3}\n", "line 2: the model 'a' must be a function or its NetKind, but is of type int"),
-        ("METHODS = {'a': 3}\n", "line 1: the method 'a' must be a class or its Entry, but is of type int"),
-        ("METHODS = {'a': print}\n", "line 1: the method 'a' must be a subclass of fedglean.Method"),
-        ("MODELS = {'a': dict}\n", "line 1: the model 'a' is a class; give a function of layers and images"),
-        ("import torch\nMODELS = {'a': torch.nn.ReLU()}\n", "line 2: the model 'a' is a torch module; give a function"),
-        ("MODELS = {'a': lambda images: images}\n", "the model 'a' cannot be called with two arguments (too many"),
+        (
+            "MODELS = {\n    'a': 3}\n",
+            "line 2: the model 'a' must be a function or its NetKind, but is of type int",
+        ),
+        (
+            "METHODS = {'a': 3}\n",
+            "line 1: the method 'a' must be a class or its Entry, but is of type int",
+        ),
+        (
+            "METHODS = {'a': print}\n",
+            "line 1: the method 'a' must be a subclass of fedglean.Method",
+        ),
+        (
+            "MODELS = {'a': dict}\n",
+            "line 1: the model 'a' is a class; give a function of layers and images",
+        ),
+        (
+            "import torch\nMODELS = {'a': torch.nn.ReLU()}\n",
+            "line 2: the model 'a' is a torch module; give a function",
+        ),
+        (
+            "MODELS = {'a': lambda images: images}\n",
+            "the model 'a' cannot be called with two arguments (too many",
+        ),
         ("MODELS = {'a b': print}\n", "line 1: 'a b' is not a valid name for a model"),
         ("MODELS = {'a:K': print}\n", "line 1: 'a:K' is not a valid name for a model"),
         ("PARTITIONS = {'a': print, 'a:K': print}\n", "there are two forms of the partition 'a'"),
-        ("MODELS = {'cnn': print}\n", "line 1: fedglean already has a model 'cnn'; choose another name"),
+        (
+            "MODELS = {'cnn': print}\n",
+            "line 1: fedglean already has a model 'cnn'; choose another name",
+        ),
         ("MODELS = {'wrn-28-5': print}\n", "fedglean already has a model 'wrn-28-5'"),
         ("PARTITIONS = {'classes': print}\n", "fedglean already has a partition 'classes'"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: str, sentence: str) -> None:
+def test_a_mistake_in_the_file_is_one_sentence_with_its_line(
+    own: Path, text: str, sentence: str
+) -> None:
     own.write_text(text)
     told = refused(call("run", "semifl", "--use", "own.py"))
     assert str(own) in told and sentence in told
@@ -338,8 +420,16 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('{"plain": Plain}', '{"semifl": Plain}', "fedglean already has a method 'semifl'; choose another name"),
-        ("(frozen=True)", "", "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it"),
+        (
+            '{"plain": Plain}',
+            '{"semifl": Plain}',
+            "fedglean already has a method 'semifl'; choose another name",
+        ),
+        (
+            "(frozen=True)",
+            "",
+            "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it",
+        ),
         ("def round", "def rounds", "Plain does not define round"),
         (
             '= setting(1, "local epochs", low=1)\n    rate: float = 0.1',
@@ -361,8 +451,14 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(own: Path, text: st
 def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sentence: str) -> None:
     assert OWN.count(old) == 1
     own.write_text(OWN.replace(old, new))
-    line = own.read_text().splitlines().index(next(row for row in own.read_text().splitlines() if "METHODS =" in row))
-    assert f"{own}, line {line + 1}: " in (told := refused(call("run", "semifl", "--use", "own.py")))
+    line = (
+        own.read_text()
+        .splitlines()
+        .index(next(row for row in own.read_text().splitlines() if "METHODS =" in row))
+    )
+    assert f"{own}, line {line + 1}: " in (
+        told := refused(call("run", "semifl", "--use", "own.py"))
+    )
     assert sentence in told
 
 
@@ -374,7 +470,11 @@ def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sen
             "return None",
             "the method returned a NoneType; the state for the",
         ),
-        ('return Record(model=reply.mean("model"))', 'return {"model": reply.mean("model")}', "returned a dict; the"),
+        (
+            'return Record(model=reply.mean("model"))',
+            'return {"model": reply.mean("model")}',
+            "returned a dict; the",
+        ),
         (
             "    def client",
             "    def predictors(self, state):\n        return state.model\n\n    def client",
@@ -385,10 +485,16 @@ def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sen
             "    def predictors(self, state):\n        return {}\n\n    def client",
             "gave no model; it must",
         ),
-        ("to=hub.everyone", "to=hub.sample(3)", "share of the clients to draw must be from 0 to 1, not 3"),
+        (
+            "to=hub.everyone",
+            "to=hub.sample(3)",
+            "share of the clients to draw must be from 0 to 1, not 3",
+        ),
     ],
 )
-def test_a_round_that_goes_wrong_says_what_was_expected(own: Path, old: str, new: str, sentence: str) -> None:
+def test_a_round_that_goes_wrong_says_what_was_expected(
+    own: Path, old: str, new: str, sentence: str
+) -> None:
     assert OWN.count(old) == 1
     own.write_text(OWN.replace(old, new))
     with pytest.raises(PartyError, match=sentence):
@@ -398,7 +504,9 @@ def test_a_round_that_goes_wrong_says_what_was_expected(own: Path, old: str, new
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     for name, why in {"none.py": "No such file or directory", ".": "Is a directory"}.items():
         assert f": {why}" in refused(call("list", "--use", name))
-    assert "use must be text, not 3" in refused(call("run", "semifl", "--config", _toml(tmp_path, "use = 3\n")))
+    assert "use must be text, not 3" in refused(
+        call("run", "semifl", "--config", _toml(tmp_path, "use = 3\n"))
+    )
     assert "use --use" in refused(call("run", "semifl", "--set", "use=own.py"))
 
 
@@ -417,8 +525,18 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kind", "sentence"),
     [
-        ("images[:80], labels[:80]", "images[:80] / 2, labels[:80]", DataError, "must be uint8 .* not torch.float32"),
-        ("images[80:], labels[80:]", "images[:0], labels[:0]", DataError, "the test images of 'stripes' must be"),
+        (
+            "images[:80], labels[:80]",
+            "images[:80] / 2, labels[:80]",
+            DataError,
+            "must be uint8 .* not torch.float32",
+        ),
+        (
+            "images[80:], labels[80:]",
+            "images[:0], labels[:0]",
+            DataError,
+            "the test images of 'stripes' must be",
+        ),
         (
             "torch.arange(120) % 2",
             "torch.arange(120) % 3",
@@ -431,10 +549,30 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
             DataError,
             "'stripes' must return a fedglean.data.dataset.Dataset, not a Tensor",
         ),
-        ("for k in range(clients)]", "for k in range(clients)].clear()", ConfigError, "gave a NoneType; it must"),
-        ("for k in range(clients)]", "for k in range(3)]", ConfigError, "made 3 parts for 4 clients"),
-        (", [half[1] for half in halves]", "", ConfigError, "'first-half' must return three parts: the hub's images, "),
-        ("[half[1] for half in halves]", "[]", ConfigError, "4 labelled and 0 unlabelled parts for 4 clients"),
+        (
+            "for k in range(clients)]",
+            "for k in range(clients)].clear()",
+            ConfigError,
+            "gave a NoneType; it must",
+        ),
+        (
+            "for k in range(clients)]",
+            "for k in range(3)]",
+            ConfigError,
+            "made 3 parts for 4 clients",
+        ),
+        (
+            ", [half[1] for half in halves]",
+            "",
+            ConfigError,
+            "'first-half' must return three parts: the hub's images, ",
+        ),
+        (
+            "[half[1] for half in halves]",
+            "[]",
+            ConfigError,
+            "4 labelled and 0 unlabelled parts for 4 clients",
+        ),
     ],
 )
 def test_what_a_users_function_gives_back_is_looked_at(
@@ -467,7 +605,9 @@ def install(site: Path, text: str, version: str = "1.0") -> None:
     """What pip leaves behind."""
     about = site / "their_methods-1.0.dist-info"
     about.mkdir(exist_ok=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: their-methods\nVersion: {version}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: their-methods\nVersion: {version}\n"
+    )
     (about / "entry_points.txt").write_text("[fedglean]\ntheirs = their_methods\n")
     (site / "their_methods.py").write_text(text)
     look_again()
@@ -488,7 +628,9 @@ def test_a_run_does_not_go_on_with_another_version_of_a_package(site: Path) -> N
     fedglean.run("plain", out="here", **QUICK)
     fedglean.run("hub-only", out="plain", rounds=1, executor="loop")
     install(site, OWN, version="1.1")
-    assert "was changed after the run started" in refused(call("resume", "here"), StorageError.exit_code)
+    assert "was changed after the run started" in refused(
+        call("resume", "here"), StorageError.exit_code
+    )
     assert call("resume", "plain").exit_code == 0
 
 
@@ -504,7 +646,7 @@ def test_a_fresh_process_finds_a_package_and_says_where_it_is_broken(site: Path)
     )
 
 
-def test_a_run_without_anything_of_ones_own_is_called_what_it_was_before_there_was_such_a_thing() -> None:
+def test_a_run_without_anything_of_ones_own_is_called_what_it_was_before() -> None:
     parts = asdict(configure("hub-only"))
     del parts["use"], parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
     for name in SECTIONS:  # what is not set is left out

@@ -1,4 +1,6 @@
-"""The papers' cells: every one resolves and can begin, and the printed numbers stand in the order that papers claim."""
+"""The papers' cells: every one resolves and can begin, and the printed numbers stand in the order
+that papers claim.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -15,7 +17,14 @@ from fedglean.models.model import Architecture, Model
 from fedglean.presets import PRESETS
 
 SPREADS = ("k2", "dir0.1", "dir0.3", "iid")
-SEMIFL_CELLS = ("cifar10-250", "cifar10-4000", "svhn-250", "svhn-1000", "cifar100-2500", "cifar100-10000")
+SEMIFL_CELLS = (
+    "cifar10-250",
+    "cifar10-4000",
+    "svhn-250",
+    "svhn-1000",
+    "cifar100-2500",
+    "cifar100-10000",
+)
 HASSLE_CELLS = [
     f"{data}-{share}"
     for data in ("fmnist", "cifar10", "cifar100")
@@ -54,16 +63,25 @@ def test_there_is_a_preset_for_every_cell() -> None:
     semifl = 3 * 24 + 12 + 7 * 6 + (6 + 3) + (8 + 2) + 8 + 8 + 2
     hassle = 7 * (9 + 6) + 4 + 5 + 2 + 7 * 5 + (5 + 4)
     shvr = 2 * (4 + 1 + 2) + 2 * 2 + 2 * 2 + 4 * 3 + 4 * 5
-    assert [papers.count(paper) for paper in ("semifl", "hassle", "fed-shvr")] == [semifl, hassle, shvr]
+    assert [papers.count(paper) for paper in ("semifl", "hassle", "fed-shvr")] == [
+        semifl,
+        hassle,
+        shvr,
+    ]
 
 
 @cache
 def declared(data: str, split: SplitConfig) -> tuple[list[Declared], int]:
-    """What everybody has when as many images as the published set has, of equally many classes, are dealt out."""
+    """What everybody has when as many images as the published set has, of equally many classes, are
+    dealt out.
+    """
     images, classes = PUBLISHED[data].sizes[0], len(PUBLISHED[data].classes)
     labels = torch.arange(images) % classes
     dealt = make_split(labels, classes, split.clients, split.partition, split.labels, seed=0)
-    clients = [Declared(len(mine), len(its)) for mine, its in zip(dealt.labelled, dealt.unlabelled, strict=True)]
+    clients = [
+        Declared(len(mine), len(its))
+        for mine, its in zip(dealt.labelled, dealt.unlabelled, strict=True)
+    ]
     return clients, len(dealt.hub)
 
 
@@ -83,9 +101,9 @@ def test_a_method_can_begin_with_the_model_of_its_preset(name: str) -> None:
     net = config.model.name.replace("wrn-28-8", "wrn-28-1")
 
     def make(name: str, width: float = 1.0) -> Model:
-        return Architecture(net, (channels, side, side), len(published.classes), width, config.model.norm).initial(
-            key=0
-        )
+        return Architecture(
+            net, (channels, side, side), len(published.classes), width, config.model.norm
+        ).initial(key=0)
 
     method = make_method(config)
     assert method.predictors(method.start(make))
@@ -137,7 +155,11 @@ def test_the_printed_numbers_are_there(name: str, published: dict[str, float] | 
 def test_semifl_beats_the_labels_alone_and_stays_below_all_labels(cell: str) -> None:
     data = cell.partition("-")[0]
     for spread in SPREADS:
-        assert best(f"semifl/partially-{cell}") < best(f"semifl/{cell}-{spread}") < best(f"semifl/fully-{data}")
+        assert (
+            best(f"semifl/partially-{cell}")
+            < best(f"semifl/{cell}-{spread}")
+            < best(f"semifl/fully-{data}")
+        )
     assert best(f"semifl/{cell}-k2") > best(f"semifl/heterofl-{data}-k2")
     for spread in SPREADS[1:]:
         assert best(f"semifl/{cell}-{spread}") < best(f"semifl/heterofl-{data}-{spread}")
@@ -151,7 +173,10 @@ def test_semifls_other_rows_are_below_the_labels_alone(cell: str, spread: str) -
 
 
 def test_semifls_gap_to_centralised_fixmatch_is_as_the_text_says() -> None:
-    gaps = [number(f"semifl/fixmatch-{cell}", "round 1024") - best(f"semifl/{cell}-iid") for cell in SEMIFL_CELLS]
+    gaps = [
+        number(f"semifl/fixmatch-{cell}", "round 1024") - best(f"semifl/{cell}-iid")
+        for cell in SEMIFL_CELLS
+    ]
     assert gaps == pytest.approx([6.7, 2.6, 0.7, 0.8, 10.4, 5.3])
 
 
@@ -170,7 +195,9 @@ def test_hassles_ensemble_is_above_both_models_and_those_above_every_baseline(ce
 
 
 @pytest.mark.parametrize("cell", HASSLE_CELLS)
-def test_hassles_baselines_stand_in_the_order_of_its_table_but_for_three_likely_misprints(cell: str) -> None:
+def test_hassles_baselines_stand_in_the_order_of_its_table_but_for_three_likely_misprints(
+    cell: str,
+) -> None:
     rows = [f"hassle/{method}-{cell}" for method in BASELINES]
     sound = [name for name in rows[:4] if "misprint" not in PRESETS[name].summary]
     numbers = [best(name) for name in sound]
@@ -181,9 +208,13 @@ def test_hassles_baselines_stand_in_the_order_of_its_table_but_for_three_likely_
 
 def test_hassles_gain_over_the_best_baseline_is_as_the_text_says() -> None:
     def gain(cell: str, methods: tuple[str, ...]) -> float:
-        return number(f"hassle/{cell}", "EM") - max(best(f"hassle/{method}-{cell}") for method in methods)
+        return number(f"hassle/{cell}", "EM") - max(
+            best(f"hassle/{method}-{cell}") for method in methods
+        )
 
-    assert [gain(f"cifar10-{n}", BASELINES) for n in (5, 10, 20)] == pytest.approx([4.60, 4.03, 1.79])
+    assert [gain(f"cifar10-{n}", BASELINES) for n in (5, 10, 20)] == pytest.approx(
+        [4.60, 4.03, 1.79]
+    )
     abstract = [gain(f"{data}-5", ("fedmatch",)) for data in ("fmnist", "cifar10", "cifar100")]
     assert abstract == pytest.approx([2.5, 4.6, 5.3], abs=0.05)
 
@@ -191,18 +222,31 @@ def test_hassles_gain_over_the_best_baseline_is_as_the_text_says() -> None:
 def test_a_cell_differs_from_its_table_in_the_switch_that_it_is_named_after() -> None:
     def changed(name: str, base: str) -> dict[str, object]:
         settings = PRESETS[name].layer["settings"]
-        return {key: value for key, value in settings.items() if value != PRESETS[base].layer["settings"][key]}
+        return {
+            key: value
+            for key, value in settings.items()
+            if value != PRESETS[base].layer["settings"][key]
+        }
 
     full = "semifl/cifar10-4000-iid"
     assert changed("semifl/table5-1-epoch-iid", full) == {"epochs": 1}
     assert changed("semifl/table5-no-momentum-iid", full) == {"global_momentum": 0.0}
     assert changed("semifl/table3-hub-4000-iid", full) == {"statistics_from": "hub"}
-    assert changed("semifl/table2-fine-tune-batch-iid", full) == {"labels_from": "batch", "mixup": False}
-    assert changed("hassle/table2-none", "hassle/cifar10-10") == {"residual": False, "proximity": False}
+    assert changed("semifl/table2-fine-tune-batch-iid", full) == {
+        "labels_from": "batch",
+        "mixup": False,
+    }
+    assert changed("hassle/table2-none", "hassle/cifar10-10") == {
+        "residual": False,
+        "proximity": False,
+    }
     assert changed("hassle/table3-width-2-16", "hassle/cifar10-10") == {"residual_width": 0.125}
     assert changed("hassle/lambda-5", "hassle/cifar10-10") == {"residual_weight": 5.0}
     assert changed("fed-shvr/fed-sh-mnist-iid", "fed-shvr/mnist-iid") == {"correct": False}
-    assert changed("fed-shvr/mnist-iid-a1-0-a2-0", "fed-shvr/mnist-iid") == {"soft_weight": 0.0, "output_weight": 0.0}
+    assert changed("fed-shvr/mnist-iid-a1-0-a2-0", "fed-shvr/mnist-iid") == {
+        "soft_weight": 0.0,
+        "output_weight": 0.0,
+    }
 
 
 def test_a_baseline_has_its_tables_visits_and_what_a_data_set_asks_for() -> None:
@@ -210,11 +254,27 @@ def test_a_baseline_has_its_tables_visits_and_what_a_data_set_asks_for() -> None
         return dict(PRESETS[name].layer["settings"])
 
     assert settings("hassle/rscfed-cifar10-10")["labelled_rate"] == 0.1
-    assert settings("hassle/rscfed-fmnist-10")["labelled_rate"] == settings("hassle/fmnist-10")["rate"] == 0.01
+    assert (
+        settings("hassle/rscfed-fmnist-10")["labelled_rate"]
+        == settings("hassle/fmnist-10")["rate"]
+        == 0.01
+    )
     assert settings("hassle/fedmatch-fmnist-10") == settings("hassle/fedmatch-cifar10-10")
-    assert [settings(f"semifl/fedmatch-{cell}-iid")["hub_batch"] for cell in SEMIFL_CELLS] == [10, 250] * 3
-    assert [settings(f"semifl/partially-{cell}")["batch"] for cell in SEMIFL_CELLS] == [10, 250, 10, 10, 250, 250]
-    assert [settings(f"semifl/uda-{cell}")["decay"] for cell in SEMIFL_CELLS] == [5e-4] * 4 + [1e-3] * 2
+    assert [settings(f"semifl/fedmatch-{cell}-iid")["hub_batch"] for cell in SEMIFL_CELLS] == [
+        10,
+        250,
+    ] * 3
+    assert [settings(f"semifl/partially-{cell}")["batch"] for cell in SEMIFL_CELLS] == [
+        10,
+        250,
+        10,
+        10,
+        250,
+        250,
+    ]
+    assert [settings(f"semifl/uda-{cell}")["decay"] for cell in SEMIFL_CELLS] == [5e-4] * 4 + [
+        1e-3
+    ] * 2
 
 
 def test_a_rate_that_is_not_the_papers_is_told() -> None:
@@ -224,5 +284,7 @@ def test_a_rate_that_is_not_the_papers_is_told() -> None:
         if name.startswith("hassle/") and preset.method != "fedmatch"
     }
     assert {name for name, values in rates.items() if set(values) != {0.1}} == {
-        name for name, preset in PRESETS.items() if "rate 0.01 for the paper's 0.1" in preset.summary
+        name
+        for name, preset in PRESETS.items()
+        if "rate 0.01 for the paper's 0.1" in preset.summary
     }

@@ -19,7 +19,13 @@ def test_the_documented_names_are_the_public_ones() -> None:
 
 
 def test_paths_and_single_names_may_be_plain_text(tmp_path: Path) -> None:
-    small: dict[str, Any] = {"model": "mlp", "clients": 2, "rounds": 1, "labels": "hub:20", "executor": "loop"}
+    small: dict[str, Any] = {
+        "model": "mlp",
+        "clients": 2,
+        "rounds": 1,
+        "labels": "hub:20",
+        "executor": "loop",
+    }
     folder, image = str(tmp_path / "run"), str(tmp_path / "one.png")
     fedglean.run("hub-only", out=folder, **small)
     Image.new("L", (8, 8)).save(image)

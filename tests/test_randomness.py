@@ -1,4 +1,6 @@
-"""Random numbers are a pure function of names: the same on ints and tensors, well spread, and liftable."""
+"""Random numbers are a pure function of names: the same on ints and tensors, well spread, and
+liftable.
+"""
 
 import itertools
 
@@ -12,7 +14,19 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedglean.augment import Recipe, view
-from fedglean.randomness import Key, Name, beta, bits, fold, fold_int, generator, key, normal, order, uniform
+from fedglean.randomness import (
+    Key,
+    Name,
+    beta,
+    bits,
+    fold,
+    fold_int,
+    generator,
+    key,
+    normal,
+    order,
+    uniform,
+)
 
 WORD = st.integers(-(2**63), 2**63 - 1)
 NAMES = st.lists(WORD | st.text(max_size=5), min_size=1, max_size=4)
@@ -36,7 +50,8 @@ def folded(start: Key, *names: Name) -> Tensor:
 
 
 def test_the_mixing_is_splitmix64_with_its_published_first_outputs() -> None:
-    # From seed 1234567 the reference generator gives these three; its state grows by the golden-ratio step.
+    # From seed 1234567 the reference generator gives these three; its state grows by the
+    # golden-ratio step.
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     step = 0x9E3779B97F4A7C15
     assert [splitmix64(1234567 + place * step) for place in range(3)] == published
@@ -76,12 +91,17 @@ def test_the_order_of_names_matters(a: int, b: int) -> None:
 
 def test_small_numbers_never_collide_where_their_sums_would() -> None:
     triples = list(itertools.product(range(12), repeat=3))
-    keys = {fold_int(seed, a, b) for seed, a, b in triples} | {fold_int(seed, a) for seed, a, _ in triples}
+    keys = {fold_int(seed, a, b) for seed, a, b in triples} | {
+        fold_int(seed, a) for seed, a, _ in triples
+    }
     assert len(keys) == len(triples) + 144
 
 
 def test_texts_and_seeds_name_different_keys() -> None:
-    assert len({key(seed, name) for seed in range(20) for name in ("hub", "client", "round", "")}) == 80
+    assert (
+        len({key(seed, name) for seed in range(20) for name in ("hub", "client", "round", "")})
+        == 80
+    )
 
 
 def test_uniform_numbers_are_in_range_and_evenly_spread() -> None:
@@ -130,7 +150,9 @@ def test_orders_are_drawn_evenly() -> None:
 
 
 @pytest.mark.parametrize("concentrations", [(0.75, 0.75), (0.3, 0.9), (1.0, 1.0)])
-def test_beta_has_the_moments_and_the_distribution_of_scipys(concentrations: tuple[float, float]) -> None:
+def test_beta_has_the_moments_and_the_distribution_of_scipys(
+    concentrations: tuple[float, float],
+) -> None:
     drawn = beta(11, *concentrations, (4000,)).numpy()
     oracle = stats.beta(*concentrations)
     assert abs(drawn.mean() - oracle.mean()) < 5 * oracle.std() / np.sqrt(len(drawn))
@@ -164,7 +186,12 @@ def test_lifted_draws_equal_those_of_a_loop(draw, keys: list[int]) -> None:  # t
 
 
 def test_ten_views_of_a_one_sample_clients_image_differ() -> None:
-    image = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(10, 1, 16, 16).contiguous()
+    image = (
+        torch.arange(256, dtype=torch.uint8)
+        .reshape(1, 1, 16, 16)
+        .expand(10, 1, 16, 16)
+        .contiguous()
+    )
     recipe = Recipe((0.5,), (0.5,), flip=True, pad=2, strong="fixmatch-ra")
     strong = view("strong", image, folded(17, torch.arange(10)), recipe)
     assert len({picture.numpy().tobytes() for picture in strong}) == 10

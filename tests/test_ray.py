@@ -1,6 +1,8 @@
-"""The placement `ray`: the bits of `here` from actors of a cluster, and a killed actor loses nothing.
+"""The placement `ray`: the bits of `here` from actors of a cluster, and a killed actor loses
+nothing.
 
-One cluster of two CPUs for all tests of this file, which stay together under `pytest -n 2 --dist loadgroup`.
+One cluster of two CPUs for all tests of this file, which stay together under `pytest -n 2 --dist
+loadgroup`.
 """
 
 import io
@@ -48,15 +50,29 @@ COMMON: dict[str, Any] = {
     "evaluate_every": 3,
 }
 METHODS: dict[str, dict[str, Any]] = {
-    "semifl": {"labels": "hub:100", "threshold": 0.2, "active": 0.3, "epochs": 1, "executor": "loop"},
-    "hassle": {"labels": "fraction:0.3", "residual_steps": 1, "active": 0.3, "epochs": 1, "executor": "stack"},
+    "semifl": {
+        "labels": "hub:100",
+        "threshold": 0.2,
+        "active": 0.3,
+        "epochs": 1,
+        "executor": "loop",
+    },
+    "hassle": {
+        "labels": "fraction:0.3",
+        "residual_steps": 1,
+        "active": 0.3,
+        "epochs": 1,
+        "executor": "stack",
+    },
     "fed-shvr": {"labels": "fraction:0.3", "model": "mlp", "epochs": 1, "executor": "loop"},
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
-    """Started as a run would start it; the runs below find it and leave it alone. Yields what was said of it."""
+    """Started as a run would start it; the runs below find it and leave it alone. Yields what was
+    said of it.
+    """
     assert "RAY_ADDRESS" not in os.environ
     with redirect_stderr(io.StringIO()) as told:
         on_ray.connect(2)
@@ -71,19 +87,29 @@ def small(method: str = "semifl", **options: Any) -> Config:
 
 def there(experiment: Experiment, **changes: Any) -> Experiment:
     """The same on two actors."""
-    return served(experiment, type(experiment.placement.executor), Workers, crew=on_ray.RayCrew, **changes)
+    return served(
+        experiment, type(experiment.placement.executor), Workers, crew=on_ray.RayCrew, **changes
+    )
 
 
 def everything(experiment: Experiment) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
     progress = Progress(0, experiment.start(), Kept(), [])
     play([Run(experiment, progress)], lambda lines: None)
-    found = tree.named({"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))})
-    return {"tensors": {name: leaf.numpy().tobytes() for name, leaf in found.items()}, "lines": lines(progress.history)}
+    found = tree.named(
+        {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
+    )
+    return {
+        "tensors": {name: leaf.numpy().tobytes() for name, leaf in found.items()},
+        "lines": lines(progress.history),
+    }
 
 
 def lines(history: list[dict[str, Any]]) -> list[str]:
-    timeless = [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
+    timeless = [
+        {name: value for name, value in line.items() if name not in ("seconds", "phases")}
+        for line in history
+    ]
     return [json.dumps(line, sort_keys=True) for line in timeless]
 
 
@@ -92,11 +118,18 @@ def test_a_hundred_ragged_clients_give_the_bits_of_here_refusals_included(method
     experiment = prepare(small(method))
     asked = {client for client, own in enumerate(experiment.federation.declared) if own.total}
     every = [(1, client) for client in asked]
-    faults = chain(poison(not_a_number, *every[::7]), poison(garbage, *every[1::7]), duplicate(*every[2::7]))
+    faults = chain(
+        poison(not_a_number, *every[::7]), poison(garbage, *every[1::7]), duplicate(*every[2::7])
+    )
     faults = chain(faults, drop(*every[3::7]))
     here = everything(served(experiment, type(experiment.placement.executor), deliver=faults))
-    assert len(json.loads(here["lines"][0])["refused"]) > 5 and json.loads(here["lines"][2])["answered"] > 10
-    assert bool([name for name in here["tensors"] if name.startswith("kept")]) == (method != "hassle")
+    assert (
+        len(json.loads(here["lines"][0])["refused"]) > 5
+        and json.loads(here["lines"][2])["answered"] > 10
+    )
+    assert bool([name for name in here["tensors"] if name.startswith("kept")]) == (
+        method != "hassle"
+    )
     assert everything(there(experiment, deliver=faults)) == here
 
 
@@ -115,7 +148,9 @@ def test_neither_the_truth_nor_the_labels_of_the_hub_travel() -> None:
 
 
 def breaking() -> type[SemiFL]:
-    """A method that no actor can import, as if it had been written in a notebook: it travels whole."""
+    """A method that no actor can import, as if it had been written in a notebook: it travels
+    whole.
+    """
 
     @dataclass(frozen=True)
     class Breaking(SemiFL):
@@ -140,7 +175,9 @@ def test_an_exception_in_a_client_is_told_as_it_is_here() -> None:
         everything(sent_out)
     assert not placement.pool.workers
     assert str(away.value) == str(here.value)
-    assert "after request 0 (Predict): ZeroDivisionError: client 3 divided by nothing" in str(away.value)
+    assert "after request 0 (Predict): ZeroDivisionError: client 3 divided by nothing" in str(
+        away.value
+    )
     assert "in client" in away.value.__notes__[0]
 
 
@@ -156,12 +193,18 @@ def test_a_run_whose_actor_was_killed_resumes_to_the_same_result(tmp_path: Path)
         os.kill(int(pool.workers[0].name.split()[1]), signal.SIGKILL)
 
     with pytest.raises(
-        RoundError, match=r"round 2: a Ray worker \(process \d+ on \S+\) died while it had clients .*resumed"
+        RoundError,
+        match=r"round 2: a Ray worker \(process \d+ on \S+\) died while it had clients .*resumed",
     ):
         play([Run(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
     resumed = resume(tmp_path / "killed")
-    assert resumed.config.engine.placement == "ray" and lines(resumed.history) == lines(whole.history)
-    models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "whole", tmp_path / "killed")]
+    assert resumed.config.engine.placement == "ray" and lines(resumed.history) == lines(
+        whole.history
+    )
+    models = [
+        (path / "model.safetensors").read_bytes()
+        for path in (tmp_path / "whole", tmp_path / "killed")
+    ]
     assert models[0] == models[1]
 
 
@@ -178,30 +221,41 @@ METHODS, MODELS = {"mine": Mine}, {"my-net": mlp}
 """
 
 
-def test_the_command_finds_the_cluster_at_ray_address_and_actors_know_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_the_command_finds_the_cluster_at_ray_address_and_actors_know_a_file_of_ones_own(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.py").write_text(OWN)
     words = (
-        "run mine --use own.py --model my-net --labels fraction:0.5 --clients 6 --block 6 --rounds 1 --executor loop"
+        "run mine --use own.py --model my-net --labels fraction:0.5 --clients 6 --block 6 --rounds "
+        "1 --executor loop"
     )
     program = [sys.executable, "-c", "from fedglean.cli import main; main()", *words.split()]
     command = [*program, "--device", "cpu", "--placement", "ray", "--out", "run"]
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=600, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "Ray" not in done.stderr, "nothing was started, so there is nothing to say"
     assert RunFolder(tmp_path / "run").config().engine.placement == "ray"
 
 
 def test_what_ray_cannot_do_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"placement 'ray' runs one thread per process, but engine.threads is 2"):
+    with pytest.raises(
+        ConfigError, match=r"placement 'ray' runs one thread per process, but engine.threads is 2"
+    ):
         prepare(small(placement="ray", threads=2))
     with pytest.raises(ConfigError, match="placement 'ray' runs on CPU cores"):
         check_workers(torch.device("cuda"), 1, "ray")
-    with pytest.raises(ConfigError, match=r"engine\.workers is 3, but the Ray cluster has 2 CPUs; 0 uses all of them"):
+    with pytest.raises(
+        ConfigError,
+        match=r"engine\.workers is 3, but the Ray cluster has 2 CPUs; 0 uses all of them",
+    ):
         run(small(placement="ray", workers=3))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(
-        ConfigError, match=r"cannot connect to the Ray cluster at RAY_ADDRESS '127\.0\.0\.1:9': .*refused"
+        ConfigError,
+        match=r"cannot connect to the Ray cluster at RAY_ADDRESS '127\.0\.0\.1:9': .*refused",
     ):
         on_ray.connect(1)
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -1,4 +1,6 @@
-"""The page in a real browser: it draws itself, answers to pointer, tap and keys, and fits screen, phone and paper."""
+"""The page in a real browser: it draws itself, answers to pointer, tap and keys, and fits screen,
+phone and paper.
+"""
 
 import json
 import re
@@ -21,10 +23,21 @@ from fedglean.report.watch import Watcher
 from shown_runs import HOSTILE, Made, hostile_runs, lines, without_checkpoint
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium here: apt-get install chromium"
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +75,12 @@ Open = Callable[..., AbstractContextManager[Seen]]
 @pytest.fixture
 def opened(browser: Any) -> Open:
     @contextmanager
-    def opened(address: str | Path, width: int = 1200, scheme: str = "light", **options: Any) -> Iterator[Seen]:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, **options)
+    def opened(
+        address: str | Path, width: int = 1200, scheme: str = "light", **options: Any
+    ) -> Iterator[Seen]:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, **options
+        )
         seen = Seen(context.new_page())
         seen.page.on("console", lambda line: seen.errors.append(line.text))
         seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
@@ -96,17 +113,30 @@ def percent(share: float) -> str:
 def test_it_draws_everything_and_asks_for_nothing_but_the_file(page: Path, opened: Open) -> None:
     with opened(page) as seen:
         assert seen.requests == [page.as_uri()]
-        for chart in ("#curves", "#ends", ".pseudo", "#sent", "#time", "#holders", "#classes", "#confusion"):
+        for chart in (
+            "#curves",
+            "#ends",
+            ".pseudo",
+            "#sent",
+            "#time",
+            "#holders",
+            "#classes",
+            "#confusion",
+        ):
             assert seen.page.locator(f"{chart} svg").count() == 1
         pictures = seen.page.locator(".examples img")
         assert pictures.count() > 3
-        assert pictures.evaluate_all("pictures => pictures.every(each => each.complete && each.naturalWidth === 8)")
+        assert pictures.evaluate_all(
+            "pictures => pictures.every(each => each.complete && each.naturalWidth === 8)"
+        )
         assert "Did the unlabelled clients help?" in seen.page.inner_text(".answer")
         assert 'method = "semifl"' in seen.page.inner_text("#config")
         assert "the best" in seen.page.inner_text("section:has(#ends) tbody")
 
 
-def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Made, opened: Open) -> None:
+def test_the_curves_tell_the_metrics_numbers_at_every_round(
+    page: Path, made: Made, opened: Open
+) -> None:
     semifl, alone = accuracies(made, "semifl"), accuracies(made, "hub-only")
     with opened(page) as seen:
         assert seen.tip() == ""
@@ -117,7 +147,9 @@ def test_the_curves_tell_the_metrics_numbers_at_every_round(page: Path, made: Ma
             spread = rf"\({100 * min(values):.1f}.{100 * max(values):.1f}\)"
             assert re.search(rf"{name}\s+{percent(fmean(values))} {spread}", first)
         last = seen.hover("#curves", 0.9, 0.5)
-        assert "after the last round" in last and percent(fmean(seed[-1] for seed in semifl)) in last
+        assert (
+            "after the last round" in last and percent(fmean(seed[-1] for seed in semifl)) in last
+        )
         seen.page.mouse.move(2, 2)
         assert seen.tip() == ""
 
@@ -133,7 +165,10 @@ def test_every_other_chart_answers_too(page: Path, made: Made, opened: Open) -> 
         assert any("clients, gate and sums" in told for told in along)
         assert re.search(r"class \d\s", seen.hover("#classes", 0.5, 0.05))
         corner = seen.hover("#confusion", 0.1, 0.1)
-        assert "class 0, recognised" in corner and f"images\n{semifl['exam']['confusion'][0][0]}" in corner
+        assert (
+            "class 0, recognised" in corner
+            and f"images\n{semifl['exam']['confusion'][0][0]}" in corner
+        )
         hub = seen.hover("#holders", 0.04, 0.04)
         assert "hub, class 9" in hub and f"labelled\n{semifl['holders']['labelled'][0][9]}" in hub
 
@@ -175,37 +210,50 @@ def test_another_run_can_be_looked_at(page: Path, opened: Open) -> None:
         assert seen.page.evaluate("document.activeElement.id") == "group"
 
 
-def test_the_closer_look_begins_with_what_the_headline_tells_of(made: Made, opened: Open, tmp_path: Path) -> None:
+def test_the_closer_look_begins_with_what_the_headline_tells_of(
+    made: Made, opened: Open, tmp_path: Path
+) -> None:
     data = told(gather([made.all]), Examiner())
     assert [group["label"] for group in data["groups"]] == ["hub-only", "semifl"]
     data["groups"][0]["role"] = "method"
     (tmp_path / "two.html").write_text(html_of(data))
     with opened(tmp_path / "two.html") as seen:
-        assert seen.page.locator("#group").evaluate("each => each.selectedOptions[0].text") == "semifl"
+        assert (
+            seen.page.locator("#group").evaluate("each => each.selectedOptions[0].text") == "semifl"
+        )
 
 
-def test_no_two_lines_look_alike_also_where_a_legend_names_them(made: Made, opened: Open, tmp_path: Path) -> None:
+def test_no_two_lines_look_alike_also_where_a_legend_names_them(
+    made: Made, opened: Open, tmp_path: Path
+) -> None:
     data = told(gather([made.all]), Examiner())
     alone, semifl = data["groups"]
     data["groups"] = [semifl, alone | {"label": "second"}, alone]
-    data["groups"] += [alone | {"label": label, "role": "reference"} for label in ("hub-all", "fedavg-all")]
+    data["groups"] += [
+        alone | {"label": label, "role": "reference"} for label in ("hub-all", "fedavg-all")
+    ]
     (tmp_path / "lines.html").write_text(html_of(data))
     with opened(tmp_path / "lines.html", width=360) as seen:
         looks = "all => all.map(each => getComputedStyle(each).backgroundImage)"
         legend = seen.page.locator("#curves .stroke").evaluate_all(looks)
-        lines = "all => all.map(each => each.getAttribute('stroke') + each.getAttribute('stroke-dasharray'))"
+        lines = (
+            "all => all.map(each => each.getAttribute('stroke') + "
+            "each.getAttribute('stroke-dasharray'))"
+        )
         drawn = seen.page.locator("#curves path[stroke]").evaluate_all(lines)
         assert len(set(legend)) == len(set(drawn)) == len(drawn) == 5
 
 
-def test_what_is_trained_at_one_site_sends_nothing(made: Made, opened: Open, tmp_path: Path) -> None:
+def test_what_is_trained_at_one_site_sends_nothing(
+    made: Made, opened: Open, tmp_path: Path
+) -> None:
     data = told(gather([made.all]), Examiner())
     data["groups"][1]["federated"] = False
     (tmp_path / "one.html").write_text(html_of(data))
     with opened(tmp_path / "one.html") as seen:
-        assert seen.page.inner_text("#sent").count("nothing sent") == 2 and "answered" not in seen.page.inner_text(
-            "#sent"
-        )
+        assert seen.page.inner_text("#sent").count(
+            "nothing sent"
+        ) == 2 and "answered" not in seen.page.inner_text("#sent")
         seen.page.check("#against-bytes", force=True)
         seen.page.locator("#curves svg").hover(position={"x": 900, "y": 100})
         assert "sends nothing" in seen.page.inner_text("#tip")
@@ -227,7 +275,8 @@ def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
     with opened(page, width=width, has_touch=True) as seen:
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
         sizes = seen.page.evaluate(
-            "[...document.querySelectorAll('svg text')].map(each => each.getBoundingClientRect().height)"
+            "[...document.querySelectorAll('svg text')].map(each => "
+            "each.getBoundingClientRect().height)"
         )
         assert min(sizes) > 9
         seen.page.locator("#curves svg").tap(position={"x": 150, "y": 100})
@@ -236,13 +285,19 @@ def test_no_screen_is_too_narrow(page: Path, opened: Open, width: int) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= width
 
 
-def test_a_command_is_broken_between_words_and_copied_whole(made: Made, opened: Open, tmp_path: Path) -> None:
+def test_a_command_is_broken_between_words_and_copied_whole(
+    made: Made, opened: Open, tmp_path: Path
+) -> None:
     write_page([made.all / "semifl"], tmp_path / "page.html")
     with opened(tmp_path / "page.html", width=360) as seen:
         commands = seen.page.locator(".answer pre")
         run, report = commands.inner_text().splitlines()
-        assert run.startswith("fedglean run hub-only --data digits ") and report.startswith("fedglean report ")
-        lines = "words => words.map(each => [each.textContent, each.getBoundingClientRect().height])"
+        assert run.startswith("fedglean run hub-only --data digits ") and report.startswith(
+            "fedglean report "
+        )
+        lines = (
+            "words => words.map(each => [each.textContent, each.getBoundingClientRect().height])"
+        )
         tall = dict(seen.page.locator(".answer pre span").evaluate_all(lines))
         assert {tall[word] for word in run.split() if len(word) < 30} == {tall["--seed"]}
         assert commands.bounding_box()["height"] > 4 * tall["--seed"]
@@ -252,7 +307,9 @@ def test_the_button_copies_the_command_and_says_so(page: Path, opened: Open) -> 
     with opened(page, permissions=["clipboard-read", "clipboard-write"]) as seen:
         seen.page.get_by_role("button", name="Copy the command").click()
         seen.page.get_by_role("button", name="Copied").wait_for()
-        assert seen.page.evaluate("navigator.clipboard.readText()") == seen.page.inner_text("#command")
+        assert seen.page.evaluate("navigator.clipboard.readText()") == seen.page.inner_text(
+            "#command"
+        )
 
 
 def test_every_column_can_be_reached_on_a_phone(page: Path, opened: Open) -> None:
@@ -282,7 +339,9 @@ def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path:
         seen.page.emulate_media(media="print")
         breaks = "notes => notes.map(each => getComputedStyle(each).breakAfter)"
         end, lead = (f"section:has({chart}) > .note" for chart in ("#ends", ".pseudo"))
-        assert seen.page.locator(end).evaluate_all(breaks) == ["auto"]  # the next section may begin another sheet
+        assert seen.page.locator(end).evaluate_all(breaks) == [
+            "auto"
+        ]  # the next section may begin another sheet
         assert seen.page.locator(lead).evaluate_all(breaks) == ["avoid"]
         widths = seen.page.evaluate(
             "[...document.querySelectorAll('svg')].map(each => Number(each.getAttribute('width')))"
@@ -297,7 +356,12 @@ def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
     data = told(gather([made.all / "semifl"]), Examiner())
     group = data["groups"][0]
     classes = [f"pneumonia, {kind}" for kind in ("viral", "bacterial", *"abcdefgh")]
-    clients = ["hub", "Charité Berlin", "St. Mary's, London", *(f"practice {number}" for number in range(4))]
+    clients = [
+        "hub",
+        "Charité Berlin",
+        "St. Mary's, London",
+        *(f"practice {number}" for number in range(4)),
+    ]
     group["exam"]["classes"] = group["holders"]["classes"] = classes
     group["holders"]["names"] = clients
     (tmp_path / "page.html").write_text(html_of(data))
@@ -308,7 +372,9 @@ def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
         beside = seen.page.locator("#confusion svg text:not(.small)").all_text_contents()
         assert len(set(beside)) == len(classes)
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-        lefts = seen.page.locator("svg text").evaluate_all("all => all.map(each => each.getBoundingClientRect().left)")
+        lefts = seen.page.locator("svg text").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect().left)"
+        )
         assert min(lefts) >= 0
 
 
@@ -319,7 +385,10 @@ def test_hundreds_of_classes_are_drawn(made: Made, opened: Open, tmp_path: Path)
     held = [[1] * count for _ in range(201)]
     group["holders"] |= {"classes": names, "names": ["hub", *map(str, range(200))], "clients": 200}
     group["holders"] |= {"labelled": held, "unlabelled": held}
-    group["exam"] |= {"classes": names, "confusion": [[int(a == b) for a in range(count)] for b in range(count)]}
+    group["exam"] |= {
+        "classes": names,
+        "confusion": [[int(a == b) for a in range(count)] for b in range(count)],
+    }
     (tmp_path / "page.html").write_text(html_of(data))
     with opened(tmp_path / "page.html", width=360) as seen:
         assert seen.page.locator("#confusion rect").count() == count
@@ -336,14 +405,18 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, opened: Open) ->
         assert seen.requests == [(tmp_path / "page.html").as_uri()]
 
 
-def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: Path, opened: Open, made: Made) -> None:
+def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(
+    tmp_path: Path, opened: Open, made: Made
+) -> None:
     without_checkpoint(made.all / "semifl/seed-0", tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()
     content = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run/metrics.jsonl").write_text("".join(content[:1]))
     with opened(write_page([tmp_path / "run"], tmp_path / "page.html")) as seen:
         assert "round 1 of 3" in seen.page.inner_text("header")
-        assert "not finished" in seen.page.inner_text("main") and "Where it ended" not in seen.page.inner_text("main")
+        assert "not finished" in seen.page.inner_text(
+            "main"
+        ) and "Where it ended" not in seen.page.inner_text("main")
         assert f"fedglean resume {tmp_path / 'run'}" in seen.page.inner_text("main")
         assert seen.page.locator("#confusion").count() == 0
         ticks = [
@@ -355,7 +428,9 @@ def test_an_unfinished_run_without_a_test_yet_and_one_seed_are_drawn(tmp_path: P
         assert max(values) - min(values) >= 1  # no axis of hundredths around a single value
 
 
-def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(tmp_path: Path, opened: Open, made: Made) -> None:
+def test_a_watched_page_grows_by_itself_and_stays_where_it_is_read(
+    tmp_path: Path, opened: Open, made: Made
+) -> None:
     without_checkpoint(made.all / "semifl/seed-0", tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     content = metrics.read_text().splitlines(keepends=True)

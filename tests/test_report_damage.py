@@ -1,4 +1,6 @@
-"""What holds no run, or no longer what was written, is refused in a sentence by whatever shows runs."""
+"""What holds no run, or no longer what was written, is refused in a sentence by whatever shows
+runs.
+"""
 
 import shutil
 from pathlib import Path
@@ -9,12 +11,17 @@ from shown_runs import Made, call
 
 
 @pytest.mark.parametrize("command", ["report", "watch", "tensorboard"])
-def test_a_history_that_is_not_the_one_that_was_written_is_not_shown(made: Made, tmp_path: Path, command: str) -> None:
+def test_a_history_that_is_not_the_one_that_was_written_is_not_shown(
+    made: Made, tmp_path: Path, command: str
+) -> None:
     shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"round": 2', '"round": 1', 1))
     damaged = call(command, tmp_path / "run")
-    assert damaged.exit_code == 4 and "metrics.jsonl is damaged: its checksum does not match" in damaged.stderr
+    assert (
+        damaged.exit_code == 4
+        and "metrics.jsonl is damaged: its checksum does not match" in damaged.stderr
+    )
 
 
 @pytest.mark.parametrize("command", ["report", "watch", "tensorboard"])

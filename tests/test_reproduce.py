@@ -1,4 +1,6 @@
-"""The papers' tables: every printed cell has its run, and ours stands beside it by the paper's own convention."""
+"""The papers' tables: every printed cell has its run, and ours stands beside it by the paper's own
+convention.
+"""
 
 import json
 from pathlib import Path
@@ -35,7 +37,9 @@ def test_all_tables_and_figures_are_listed() -> None:
     listed = call().output
     names = [f"semifl-table{n}" for n in (1, 2, 3, 4, 5)] + ["fed-shvr-table1"]
     names += [f"hassle-table{n}" for n in (1, 2, 3, 4, 5, 6, 7)]
-    names += [f"semifl-fig{n}" for n in (2, 5, 6, 7, 8, 9, 10)] + [f"fed-shvr-fig{n}" for n in (2, 3, 4, 5, 6)]
+    names += [f"semifl-fig{n}" for n in (2, 5, 6, 7, 8, 9, 10)] + [
+        f"fed-shvr-fig{n}" for n in (2, 3, 4, 5, 6)
+    ]
     names += [f"hassle-fig{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)]
     assert set(names) <= set(STUDIES)
     assert all(f"\n{name} " in listed for name in names)
@@ -46,7 +50,9 @@ def test_every_preset_of_a_table_is_a_cell_of_that_table_and_of_no_other() -> No
     cells = [preset for table in TABLES for preset in cells_of(table).values()]
     assert len(cells) == len(set(cells)) and set(cells) <= printed
     twins = printed - set(cells)
-    assert all(any(PRESETS[twin] == PRESETS[cell] for cell in cells) for twin in twins), "left out without a twin"
+    assert all(any(PRESETS[twin] == PRESETS[cell] for cell in cells) for twin in twins), (
+        "left out without a twin"
+    )
     assert {preset for preset in printed if not PRESETS[preset].published} == set()
 
 
@@ -57,13 +63,21 @@ def test_cells_are_named_after_the_presets_and_the_cheap_come_first() -> None:
     order = list(cells_of("hassle-table1"))
     assert order.index("fedavg-fmnist-10") < order.index("fmnist-10") < order.index("cifar10-10")
     order = list(cells_of("semifl-table1"))
-    assert order.index("partially-cifar10-250") < order.index("cifar10-250-iid") < order.index("cifar100-2500-iid")
+    assert (
+        order.index("partially-cifar10-250")
+        < order.index("cifar10-250-iid")
+        < order.index("cifar100-2500-iid")
+    )
 
 
 def run_of(rounds: int, **accuracies: list[float]) -> Result:
     config = configure("hub-only", rounds=rounds)
     lines = [
-        {"round": place + 1, "accuracy": {name: values[place] for name, values in accuracies.items()}, "seconds": 1.0}
+        {
+            "round": place + 1,
+            "accuracy": {name: values[place] for name, values in accuracies.items()},
+            "seconds": 1.0,
+        }
         for place in range(rounds)
     ]
     return Result(config, lines, dict.fromkeys(accuracies), ("a", "b"))  # type: ignore[arg-type]
@@ -72,7 +86,11 @@ def run_of(rounds: int, **accuracies: list[float]) -> Result:
 def test_a_number_is_taken_as_its_paper_took_it() -> None:
     run = run_of(4, EM=[0.1, 0.2, 0.4, 0.3], SM=[0.7, 0.1, 0.1, 0.2])
     assert [_as_printed(run, number) for number in ("best", "EM", "SM")] == [0.4, 0.4, 0.7]
-    assert [_as_printed(run, number) for number in ("round 1", "round 2", "round 100")] == [0.1, 0.2, 0.3]
+    assert [_as_printed(run, number) for number in ("round 1", "round 2", "round 100")] == [
+        0.1,
+        0.2,
+        0.3,
+    ]
     del run.history[0]["accuracy"]
     assert _as_printed(run, "round 1") is None
 
@@ -83,10 +101,22 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path: Path) -> None:
-    words = ("fed-shvr-table1", "--cell", "fedavg-mnist-iid", "--scale", "0.03", "--seeds", "2", *DIGITS)
+    words = (
+        "fed-shvr-table1",
+        "--cell",
+        "fedavg-mnist-iid",
+        "--scale",
+        "0.03",
+        "--seeds",
+        "2",
+        *DIGITS,
+    )
     first = call(*words)
     assert first.exit_code == 0, first.output
-    folder = tmp_path / "runs/reproduce/fed-shvr-table1-scale0.03-seeds2-data=digits-device=cpu-executor=loop"
+    folder = (
+        tmp_path
+        / "runs/reproduce/fed-shvr-table1-scale0.03-seeds2-data=digits-device=cpu-executor=loop"
+    )
     one, hundred = lines_of(folder / "result.json")
     assert (one["number"], one["published"]) == ("round 1", 58.5)
     assert (hundred["number"], hundred["published"]) == ("round 100, here 3", 88.0)
@@ -96,9 +126,18 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     assert mnist["difference"] == pytest.approx(hundred["ours"] - 88.0)
     assert mnist["far"] == (abs(mnist["difference"]) > 2)
     assert (hundred["rounds"], hundred["rounds_published"], hundred["scale"]) == (3, 100, 0.03)
-    assert hundred["ours"] == pytest.approx(hundred["last"]["mean"]) and one["ours"] < hundred["best"]["mean"]
-    assert {"command", "machine", "commit", "seconds"} <= set(one) and one["options"]["data"] == "digits"
-    assert "3 of 100" in first.output and "shortened runs" in first.output and "data=digits" in first.output
+    assert (
+        hundred["ours"] == pytest.approx(hundred["last"]["mean"])
+        and one["ours"] < hundred["best"]["mean"]
+    )
+    assert {"command", "machine", "commit", "seconds"} <= set(one) and one["options"][
+        "data"
+    ] == "digits"
+    assert (
+        "3 of 100" in first.output
+        and "shortened runs" in first.output
+        and "data=digits" in first.output
+    )
     histories = {path: path.read_bytes() for path in folder.rglob("metrics.jsonl")}
     assert len(histories) == 2
     again = call(*words)
@@ -109,9 +148,13 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_a_narrow_screen_squeezes_out_no_name_and_no_number(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_narrow_screen_squeezes_out_no_name_and_no_number(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
-    lines = compared("fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, Wish(Path()))
+    lines = compared(
+        "fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, Wish(Path())
+    )
     told("fed-shvr-table1", lines, Console(width=width))
     text = capsys.readouterr().out
     assert "…" not in text and max(map(len, text.splitlines())) <= width
@@ -122,7 +165,17 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(width: int, capsys: 
 
 
 def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
-    small = ("--scale", "0.001", "--set", "model=mlp", "--set", "epochs=1", "--out", "here", *DIGITS)
+    small = (
+        "--scale",
+        "0.001",
+        "--set",
+        "model=mlp",
+        "--set",
+        "epochs=1",
+        "--out",
+        "here",
+        *DIGITS,
+    )
     for cell in ("fedavg-fmnist-10", "fmnist-10", "fedavg-fmnist-10"):
         done = call("hassle-table1", "--cell", cell, *small)
         assert done.exit_code == 0, done.output
@@ -148,10 +201,18 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
     [
         ("hassle-tabel1", ConfigError.exit_code, "did you mean 'hassle-table1'?"),
         ("hassle-table1 --cell cifar10-11", ConfigError.exit_code, "did you mean 'cifar10-10'?"),
-        ("--render none.json", StorageError.exit_code, "cannot read none.json: No such file or directory"),
+        (
+            "--render none.json",
+            StorageError.exit_code,
+            "cannot read none.json: No such file or directory",
+        ),
         ("hassle-table1 --scale 0", ConfigError.exit_code, "above 0 and at most 1"),
         ("semifl-fig2 --scale 1.1", ConfigError.exit_code, "above 0 and at most 1"),
-        ("fed-shvr-theorem --scale 0.001", ConfigError.exit_code, "'short' fewer than 4 rounds a run"),
+        (
+            "fed-shvr-theorem --scale 0.001",
+            ConfigError.exit_code,
+            "'short' fewer than 4 rounds a run",
+        ),
         (
             "fed-shvr-theorem --scale 0.02",
             ConfigError.exit_code,
@@ -168,7 +229,11 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
             ConfigError.exit_code,
             "hassle-table4 does not use --seeds and --scale",
         ),
-        ("hassle-table4 --set clients=7", ConfigError.exit_code, "hassle-table4 does not use --set"),
+        (
+            "hassle-table4 --set clients=7",
+            ConfigError.exit_code,
+            "hassle-table4 does not use --set",
+        ),
         ("semifl-theorem --set foo=1", ConfigError.exit_code, "does not use --set"),
         ("semifl-theorem --seeds 2", ConfigError.exit_code, "does not use --seeds"),
         ("fed-shvr-theorem --set rate=0.5", ConfigError.exit_code, "does not use --set"),
@@ -187,7 +252,12 @@ def test_what_cannot_be_run_is_said_in_one_sentence(words: str, code: int, sente
     [
         (1, 1.0, [], "t"),
         (3, 1.0, [("images", 5000)], "t-seeds3-images=5000"),
-        (1, 0.5, [("partition", "classes:2"), ("dtype", "float64")], "t-scale0.5-partition=classes-2-dtype=float64"),
+        (
+            1,
+            0.5,
+            [("partition", "classes:2"), ("dtype", "float64")],
+            "t-scale0.5-partition=classes-2-dtype=float64",
+        ),
         (1, 1.0, [("checkpoint_every", 9), ("placement", "workers"), ("engine.workers", 2)], "t"),
     ],
 )

@@ -1,4 +1,6 @@
-"""RSCFed: the released formulas in numpy, from what clients uploaded; its teacher; and the contract."""
+"""RSCFed: the released formulas in numpy, from what clients uploaded; its teacher; and the
+contract.
+"""
 
 import math
 from collections.abc import Callable
@@ -21,7 +23,14 @@ from fedglean.testing import check_method
 from fedglean.testing.trial import CLIENTS, Watched, play, served, small_experiment
 from fedglean.tree import Record
 
-METHOD = RSCFed(batch=8, subset_size=4, warm_up=1, labelled_scale=2.0, unlabelled_scale=5.0, unlabelled_weight=0.5)
+METHOD = RSCFed(
+    batch=8,
+    subset_size=4,
+    warm_up=1,
+    labelled_scale=2.0,
+    unlabelled_scale=5.0,
+    unlabelled_weight=0.5,
+)
 Row = NDArray[np.float64]
 
 
@@ -31,26 +40,37 @@ def test_rscfed_keeps_the_contract(norm: str) -> None:
 
 
 def uploads_of_a_round(method: RSCFed) -> tuple[dict[int, dict[int, Row]], Row]:
-    """By exchange and client what the clients uploaded in round 1, and what the global model became."""
+    """By exchange and client what the clients uploaded in round 1, and what the global model
+    became.
+    """
     watched = served(small_experiment(method, rounds=1), Loop, Watched)
     state = play(watched).state
     asks: dict[int, dict[int, Row]] = {}
     envelopes: list[Envelope] = watched.placement.uploads  # type: ignore[attr-defined]
     for envelope in envelopes:
         if "model" in envelope.upload.trees:  # not the statistics
-            asks.setdefault(envelope.ask, {})[envelope.client] = tree.row(envelope.upload.trees["model"]).numpy()
+            asks.setdefault(envelope.ask, {})[envelope.client] = tree.row(
+                envelope.upload.trees["model"]
+            ).numpy()
     return asks, tree.row(state.model.for_training()).numpy()
 
 
 def consensus(models: dict[int, Row], parts: list[slice], method: RSCFed) -> Row:
-    """What the released code makes of a subset, in its own order and without its being split over two exchanges."""
+    """What the released code makes of a subset, in its own order and without its being split over
+    two exchanges.
+    """
     images = {client: CLIENTS[client][0] or CLIENTS[client][1] for client in models}
     labelled = {client for client in models if CLIENTS[client][0]}
     weight = {c: images[c] * (method.labelled_times if c in labelled else 1) for c in models}
     mean = sum(weight[c] * models[c] for c in models) / sum(weight.values())
-    distance = {c: sum(np.linalg.norm(models[c][part] - mean[part]) for part in parts) for c in models}
+    distance = {
+        c: sum(np.linalg.norm(models[c][part] - mean[part]) for part in parts) for c in models
+    }
     scale = method.labelled_scale if labelled else method.unlabelled_scale
-    final = {c: weight[c] / sum(weight.values()) * np.exp(-scale * distance[c] / images[c]) for c in models}
+    final = {
+        c: weight[c] / sum(weight.values()) * np.exp(-scale * distance[c] / images[c])
+        for c in models
+    }
     for client in labelled:
         final[client] *= method.labelled_times
     return np.asarray(sum(final[c] * models[c] for c in models) / sum(final.values()))
@@ -62,22 +82,38 @@ def test_the_global_model_is_the_mean_of_the_subsets_as_the_released_code_weighs
     ends = np.cumsum(sizes)
     parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
     warm_up, *subsets = sorted(asks)
-    assert set(asks[warm_up]) == {client for client, (labelled, _) in enumerate(CLIENTS) if labelled}
+    assert set(asks[warm_up]) == {
+        client for client, (labelled, _) in enumerate(CLIENTS) if labelled
+    }
     first, second = subsets[::2], subsets[1::2]
     assert [set(asks[ask]) for ask in first] == [set(asks[ask]) for ask in second]
     expected = np.mean([consensus(asks[ask], parts, METHOD) for ask in first], axis=0)
     assert np.abs(model - expected).max() < 1e-12
-    assert np.abs(model - np.mean([model for ask in first for model in asks[ask].values()], axis=0)).max() > 1e-4
+    assert (
+        np.abs(
+            model - np.mean([model for ask in first for model in asks[ask].values()], axis=0)
+        ).max()
+        > 1e-4
+    )
 
 
 def linear(**weights: list[float]) -> Model:
     architecture = Architecture("mlp", (1, 4, 4), 10)
-    return Model(architecture, {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()})
+    return Model(
+        architecture,
+        {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()},
+    )
 
 
-@pytest.mark.parametrize(("labelled", "expected"), [(2, 2 * math.exp(-9)), (0, 3 / 36 * math.exp(-6))])
-def test_a_client_weighs_itself_by_its_distance_from_the_mean(labelled: int, expected: float) -> None:
-    """Distances 5 and 1 of two tensors make 6; with beta 3 that is 18, over 2 labelled or 3 unlabelled images."""
+@pytest.mark.parametrize(
+    ("labelled", "expected"), [(2, 2 * math.exp(-9)), (0, 3 / 36 * math.exp(-6))]
+)
+def test_a_client_weighs_itself_by_its_distance_from_the_mean(
+    labelled: int, expected: float
+) -> None:
+    """Distances 5 and 1 of two tensors make 6; with beta 3 that is 18, over 2 labelled or 3
+    unlabelled images.
+    """
     some = Images(torch.zeros(5, 1, 4, 4, dtype=torch.uint8), torch.arange(5))
     none = some.subset(torch.zeros(5, dtype=torch.bool))
     known = some.subset(torch.arange(5) < labelled) if labelled else none
@@ -92,7 +128,9 @@ def test_a_client_weighs_itself_by_its_distance_from_the_mean(labelled: int, exp
 def unlabelled_batch(make: Callable[[int], torch.Tensor]) -> Batch:
     zero = torch.zeros((), dtype=torch.float64)
     views = (make(1), make(2))
-    return Batch({"images": Sample(views, torch.arange(6))}, zero, zero, torch.tensor(0.5), torch.tensor(0))
+    return Batch(
+        {"images": Sample(views, torch.arange(6))}, zero, zero, torch.tensor(0.5), torch.tensor(0)
+    )
 
 
 def pictures(seed: int) -> torch.Tensor:
@@ -123,7 +161,9 @@ def test_the_teacher_is_the_mean_of_all_students_until_its_decay_is_reached() ->
         teachers.append(tree.row(memory["teacher"]))
     assert (students[0] - students[2]).abs().max() > 1e-4
     for number in range(3):
-        assert torch.allclose(teachers[number], torch.stack(students[: number + 1]).mean(0), rtol=1e-12)
+        assert torch.allclose(
+            teachers[number], torch.stack(students[: number + 1]).mean(0), rtol=1e-12
+        )
     assert torch.allclose(teachers[3], 0.7 * teachers[2] + 0.3 * students[3], rtol=1e-12)
 
 

@@ -1,4 +1,6 @@
-"""Whole runs: what is counted, what is tested, what the last and the best round came to, and labelling new images."""
+"""Whole runs: what is counted, what is tested, what the last and the best round came to, and
+labelling new images.
+"""
 
 import json
 import shutil
@@ -27,7 +29,13 @@ from fedglean.predict import predict
 from fedglean.result import Result, Score
 from fedglean.run import play_round, resume, run
 
-SMALL: dict[str, Any] = {"clients": 6, "labels": "hub:200", "hub_batch": 20, "client_batch": 50, "epochs": 1}
+SMALL: dict[str, Any] = {
+    "clients": 6,
+    "labels": "hub:200",
+    "hub_batch": 20,
+    "client_batch": 50,
+    "epochs": 1,
+}
 QUICK: dict[str, Any] = {**SMALL, "rounds": 2, "threshold": 0.2, "active": 0.5, "mixup": False}
 
 
@@ -41,7 +49,9 @@ def made_up(*accuracies: float | None) -> Result:
     history = []
     for number, accuracy in enumerate(accuracies, start=1):
         line: dict[str, Any] = {"round": number, "seconds": 0.5, "bytes_down": 10, "bytes_up": 3}
-        history.append(line if accuracy is None else line | {"accuracy": {"EM": accuracy, "SM": 1 - accuracy}})
+        history.append(
+            line if accuracy is None else line | {"accuracy": {"EM": accuracy, "SM": 1 - accuracy}}
+        )
     predictors: Any = {"EM": None, "SM": None}
     return Result(configure("semifl"), history, predictors, ("a", "b"))
 
@@ -50,11 +60,19 @@ def test_the_last_and_the_best_round_are_never_mixed() -> None:
     result = made_up(0.5, 0.9, None, 0.7, 0.9, 0.6)
     assert result.last == Score("EM", 6, 0.6) and result.best == Score("EM", 2, 0.9)
     assert result.score("SM") == (Score("SM", 6, 0.4), Score("SM", 1, 0.5))
-    assert result.mean_of_last(2) == pytest.approx(0.75) and result.mean_of_last(3, "SM") == pytest.approx(0.8 / 3)
+    assert result.mean_of_last(2) == pytest.approx(0.75) and result.mean_of_last(
+        3, "SM"
+    ) == pytest.approx(0.8 / 3)
 
 
 def test_what_clients_report_is_averaged_over_all_exchanges_of_a_round() -> None:
-    options: dict[str, Any] = {"labels": "hub:100", "active": 1.0, "steps": 1, "threshold": 0.0, "norm": "group"}
+    options: dict[str, Any] = {
+        "labels": "hub:100",
+        "active": 1.0,
+        "steps": 1,
+        "threshold": 0.0,
+        "norm": "group",
+    }
     experiment = prepare(configure("fedrgd", clients=5, rounds=1, **options))
     losses: dict[int, float] = {}
 
@@ -66,7 +84,9 @@ def test_what_clients_report_is_averaged_over_all_exchanges_of_a_round() -> None
     line = play_round(watched, Progress(0, watched.start(), Kept(), []), 1)
     images = [client.total for client in watched.federation.declared]
     assert line is not None and sorted(losses) == [0, 1, 2, 3, 4]  # in two groups
-    assert line["report"]["loss"] == pytest.approx(np.average([losses[client] for client in range(5)], weights=images))
+    assert line["report"]["loss"] == pytest.approx(
+        np.average([losses[client] for client in range(5)], weights=images)
+    )
 
 
 def test_rounds_to_an_accuracy_is_the_first_that_reached_it() -> None:
@@ -77,7 +97,11 @@ def test_rounds_to_an_accuracy_is_the_first_that_reached_it() -> None:
 
 def test_what_a_result_cannot_answer_it_refuses() -> None:
     result = made_up(0.5, 0.9)
-    for ask in (result.score, lambda name: result.mean_of_last(1, name), lambda name: result.rounds_to(0.5, name)):
+    for ask in (
+        result.score,
+        lambda name: result.mean_of_last(1, name),
+        lambda name: result.rounds_to(0.5, name),
+    ):
         with pytest.raises(ConfigError, match="unknown predictor 'UM'"):
             ask("UM")
     with pytest.raises(ConfigError, match="the mean of the last 0 rounds does not exist"):
@@ -89,8 +113,11 @@ def test_seconds_and_bytes_add_up_over_the_rounds() -> None:
 
 
 def test_bytes_of_a_semifl_round_are_those_one_counts_by_hand(result: Result) -> None:
-    # cnn on 8 x 8 digits: 3 x 3 convolutions 1 -> 16 -> 32, two norms with weight and bias, 128 -> 10 linear.
-    shapes = {name: tuple(leaf.shape) for name, leaf in result.predictors["model"].parameters.items()}  # type: ignore[union-attr]
+    # cnn on 8 x 8 digits: 3 x 3 convolutions 1 -> 16 -> 32, two norms with weight and bias, 128 ->
+    # 10 linear.
+    shapes = {
+        name: tuple(leaf.shape) for name, leaf in result.predictors["model"].parameters.items()
+    }  # type: ignore[union-attr]
     parameters = sum(int(np.prod(shape)) for shape in shapes.values())
     convolutions = sum(int(np.prod(shapes[f"conv{n}.weight"])) for n in (1, 2))
     assert convolutions == 16 * 9 + 32 * 16 * 9 and shapes["output.weight"] == (10, 128)
@@ -104,7 +131,11 @@ def test_bytes_of_a_semifl_round_are_those_one_counts_by_hand(result: Result) ->
 
 
 def test_a_line_tells_a_round_in_plain_numbers(result: Result) -> None:
-    assert [(line["round"], line["final"]) for line in result.history] == [(1, False), (2, False), (2, True)]
+    assert [(line["round"], line["final"]) for line in result.history] == [
+        (1, False),
+        (2, False),
+        (2, True),
+    ]
     for line in result.history[:2]:
         assert line["answered"] + line["abstained"] == 3 and line["refused"] == []
         assert 0 <= line["accuracy"]["model"] <= 1 and len(line["per_class"]["model"]) == 10
@@ -120,9 +151,13 @@ def test_what_is_reported_is_what_the_predictors_do(result: Result) -> None:
     output = logits(result.predictors["model"], images, experiment.evaluator.setting)
     right = (output.argmax(-1) == labels).numpy()
     line = result.history[-1]
-    assert line["accuracy"]["model"] == pytest.approx(right.mean(), abs=1e-12) == result.last.accuracy
+    assert (
+        line["accuracy"]["model"] == pytest.approx(right.mean(), abs=1e-12) == result.last.accuracy
+    )
     for digit in range(10):
-        assert line["per_class"]["model"][digit] == pytest.approx(right[labels.numpy() == digit].mean(), abs=1e-12)
+        assert line["per_class"]["model"][digit] == pytest.approx(
+            right[labels.numpy() == digit].mean(), abs=1e-12
+        )
     chosen = output.double().softmax(-1)[torch.arange(len(labels)), labels]
     assert line["loss"]["model"] == pytest.approx(float(-chosen.log().mean()), rel=1e-9)
 
@@ -130,8 +165,13 @@ def test_what_is_reported_is_what_the_predictors_do(result: Result) -> None:
 def test_two_runs_from_one_seed_are_bit_identical_and_another_seed_is_not(result: Result) -> None:
     again, other = run(configure("semifl", **QUICK)), run(configure("semifl", **QUICK, seed=1))
     first = tree.named(dict(result.predictors))
-    assert all(torch.equal(first[name], leaf) for name, leaf in tree.named(dict(again.predictors)).items())
-    assert any(not torch.equal(first[name], leaf) for name, leaf in tree.named(dict(other.predictors)).items())
+    assert all(
+        torch.equal(first[name], leaf) for name, leaf in tree.named(dict(again.predictors)).items()
+    )
+    assert any(
+        not torch.equal(first[name], leaf)
+        for name, leaf in tree.named(dict(other.predictors)).items()
+    )
     assert again.folder is None and again.last == result.last
 
 
@@ -143,14 +183,18 @@ def test_the_block_of_clients_changes_rounding_alone(result: Result) -> None:
 
 
 def test_rounds_between_tests_are_left_out_but_never_the_last() -> None:
-    history = run(configure("fedavg", clients=4, labels="fraction:0.05", epochs=1, rounds=5, evaluate_every=3)).history
+    history = run(
+        configure("fedavg", clients=4, labels="fraction:0.05", epochs=1, rounds=5, evaluate_every=3)
+    ).history
     assert [line["round"] for line in history if "accuracy" in line] == [3, 5]
 
 
 def test_watching_a_run_gives_every_line_once() -> None:
     seen: list[dict[str, Any]] = []
     config = configure("hub-only", clients=4, labels="hub:50", epochs=1, rounds=3)
-    assert run(config, on_round=seen.append).history == seen and [line["round"] for line in seen] == [1, 2, 3, 3]
+    assert run(config, on_round=seen.append).history == seen and [
+        line["round"] for line in seen
+    ] == [1, 2, 3, 3]
 
 
 def test_semifl_whose_clients_never_train_is_what_it_is_measured_against() -> None:
@@ -158,7 +202,9 @@ def test_semifl_whose_clients_never_train_is_what_it_is_measured_against() -> No
     alone = run(configure("hub-only", batch=10, **common))
     semifl = run(configure("semifl", hub_batch=10, threshold=1.0, statistics_from="hub", **common))
     assert not any(line["answered"] for line in semifl.history)
-    assert torch.equal(*(tree.row(dict(each.predictors["model"].parameters)) for each in (alone, semifl)))
+    assert torch.equal(
+        *(tree.row(dict(each.predictors["model"].parameters)) for each in (alone, semifl))
+    )
 
 
 def test_a_method_without_an_ending_resumes_to_the_same_result(tmp_path: Path) -> None:
@@ -177,10 +223,14 @@ def _renamed(images: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_more, _renamed])
-def test_a_run_does_not_go_on_with_other_images(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_with_other_images(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
     images = tmp_path / "images"
     for number in range(24):
-        folder = images / ("hub/0", "hub/1", "test/0", "test/1", "clients/a", "clients/b")[number % 6]
+        folder = (
+            images / ("hub/0", "hub/1", "test/0", "test/1", "clients/a", "clients/b")[number % 6]
+        )
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 10 * number, np.uint8)).save(folder / f"{number}.png")
     config = configure("hub-only", data="folder", data_root=images, model="mlp", epochs=1, rounds=3)
@@ -213,14 +263,18 @@ def test_pseudo_labels_are_judged_where_the_truth_is_known() -> None:
     watcher = Evaluator(it.test_images, it.test_labels, Truth(truth), it.setting)
     images = Images(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.arange(4))
     watcher.watch(Predictions(images, rows, 0.85))
-    assert watcher.pseudo() == pytest.approx({"accuracy": 2 / 3, "confident_share": 2 / 4, "confident_accuracy": 1.0})
+    assert watcher.pseudo() == pytest.approx(
+        {"accuracy": 2 / 3, "confident_share": 2 / 4, "confident_accuracy": 1.0}
+    )
     assert watcher.pseudo() == {} and watcher.tally == Tally()
     nobody = Evaluator(it.test_images, it.test_labels, Truth(torch.full((4,), -1)), it.setting)
     nobody.watch(Predictions(images, rows, 0.85))
     assert nobody.pseudo() == {"confident_share": 2 / 4}
 
 
-def test_mixtures_are_tested_as_they_predict_and_each_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_are_tested_as_they_predict_and_each_model_is_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     experiment = prepare(configure("hassle", rounds=1))
     predictors = experiment.method.predictors(experiment.start())
     it, runs = experiment.evaluator, list[Model]()
@@ -242,21 +296,31 @@ def as_png(picture: torch.Tensor, path: Path) -> Path:
     return path
 
 
-def test_labelling_a_written_png_equals_evaluating_the_model(result: Result, tmp_path: Path) -> None:
+def test_labelling_a_written_png_equals_evaluating_the_model(
+    result: Result, tmp_path: Path
+) -> None:
     assert result.folder is not None
     experiment = prepare(result.config)
     pictures = experiment.dataset.test_images[:12]
     paths = [as_png(picture, tmp_path / f"{place}.png") for place, picture in enumerate(pictures)]
-    rows = logits(result.predictors["model"], pictures, experiment.evaluator.setting).double().softmax(-1)
+    rows = (
+        logits(result.predictors["model"], pictures, experiment.evaluator.setting)
+        .double()
+        .softmax(-1)
+    )
     found = predict(result.folder, paths)
     assert [one.path for one in found] == paths
     for one, row in zip(found, rows, strict=True):
-        assert one.label == result.classes[int(row.argmax())] and one.probability == pytest.approx(float(row.max()))
+        assert one.label == result.classes[int(row.argmax())] and one.probability == pytest.approx(
+            float(row.max())
+        )
         assert list(one.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-6)
         assert list(one.probabilities) == list(result.classes)
 
 
-def test_an_image_of_another_size_and_colour_is_brought_to_the_models(result: Result, tmp_path: Path) -> None:
+def test_an_image_of_another_size_and_colour_is_brought_to_the_models(
+    result: Result, tmp_path: Path
+) -> None:
     assert result.folder is not None
     picture = prepare(result.config).dataset.test_images[0, 0].numpy()
     large = Image.fromarray(picture).resize((16, 16), Image.Resampling.NEAREST).convert("RGB")
@@ -301,11 +365,17 @@ def test_an_unfinished_run_has_no_model_yet(result: Result, tmp_path: Path) -> N
 
 
 def test_predictors_come_back_from_the_folder_in_order_and_as_they_were(tmp_path: Path) -> None:
-    config = configure("hassle", clients=4, labels="fraction:0.1", epochs=1, residual_steps=1, rounds=1)
+    config = configure(
+        "hassle", clients=4, labels="fraction:0.1", epochs=1, residual_steps=1, rounds=1
+    )
     made = run(config, tmp_path / "run")
     found, notes = RunFolder(tmp_path / "run").predictors()
-    assert list(found) == made.names == ["EM", "SM", "UM"] and notes["classes"] == list(made.classes)
+    assert list(found) == made.names == ["EM", "SM", "UM"] and notes["classes"] == list(
+        made.classes
+    )
     pictures = prepare(config).dataset.test_images[:20]
     setting = prepare(config).evaluator.setting
     for name, predictor in found.items():
-        assert torch.equal(logits(predictor, pictures, setting), logits(made.predictors[name], pictures, setting))
+        assert torch.equal(
+            logits(predictor, pictures, setting), logits(made.predictors[name], pictures, setting)
+        )

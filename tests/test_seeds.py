@@ -23,22 +23,39 @@ ROUNDS = 3  # and what SemiFL does after the last of them
 
 def config(**options: Any) -> Config:
     small = {
-        "data": "digits", "model": "mlp", "clients": 6, "rounds": ROUNDS, "labels": "hub:50", "active": 0.5,
-        "epochs": 1, "threshold": 0.3, "device": "cpu", "executor": "stack", "block": 2,
-    }  # fmt: skip
+        "data": "digits",
+        "model": "mlp",
+        "clients": 6,
+        "rounds": ROUNDS,
+        "labels": "hub:50",
+        "active": 0.5,
+        "epochs": 1,
+        "threshold": 0.3,
+        "device": "cpu",
+        "executor": "stack",
+        "block": 2,
+    }
     return configure("semifl", **small | options)
 
 
 def told(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "phases")}
+        for line in history
+    ]
 
 
 def files(folder: Path) -> dict[str, bytes]:
     """What a run left that its bits show in; metrics without their seconds."""
-    named = json.loads((folder / "checkpoint/current.json").read_text())["content"]["files"].values()
+    named = json.loads((folder / "checkpoint/current.json").read_text())["content"][
+        "files"
+    ].values()
     kept = {entry["file"]: (folder / "checkpoint" / entry["file"]).read_bytes() for entry in named}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return kept | {"model": (folder / "model.safetensors").read_bytes(), "metrics": json.dumps(told(lines)).encode()}
+    return kept | {
+        "model": (folder / "model.safetensors").read_bytes(),
+        "metrics": json.dumps(told(lines)).encode(),
+    }
 
 
 def test_one_by_one_every_seed_has_the_bits_of_its_own_run(tmp_path: Path) -> None:
@@ -52,16 +69,30 @@ def test_one_by_one_every_seed_has_the_bits_of_its_own_run(tmp_path: Path) -> No
 @pytest.mark.parametrize("method", ["semifl", "hassle", "fed-shvr"])
 def test_in_one_stack_every_seed_makes_the_choices_of_its_own_run(method: str) -> None:
     labels = {"semifl": "hub:50", "hassle": "LU:50%", "fed-shvr": "mismatch-digits:6"}[method]
-    few = {"semifl": {"epochs": 1, "threshold": 0.3}, "hassle": {"epochs": 1}, "fed-shvr": {"rounds": 1}}[method]
+    few = {
+        "semifl": {"epochs": 1, "threshold": 0.3},
+        "hassle": {"epochs": 1},
+        "fed-shvr": {"rounds": 1},
+    }[method]
     it = configure(
-        method, data="digits", model="mlp", clients=5, labels=labels, device="cpu", executor="stack", dtype="float64",
+        method,
+        data="digits",
+        model="mlp",
+        clients=5,
+        labels=labels,
+        device="cpu",
+        executor="stack",
+        dtype="float64",
         **{"rounds": 2} | few,
-    )  # fmt: skip
+    )
     group = run_seeds(it, 2)
     for result in group.results:
         alone = run(replace(it, seed=result.config.seed))
         for name, predictor in alone.predictors.items():
-            a, b = (tree.row(list(each)) for each in (_models(predictor), _models(result.predictors[name])))
+            a, b = (
+                tree.row(list(each))
+                for each in (_models(predictor), _models(result.predictors[name]))
+            )
             assert float((a - b).abs().max() / a.abs().max()) < 1e-10
         for mine, its in zip(told(alone.history), told(result.history), strict=True):
             assert mine["answered"] == its["answered"] and mine["bytes_up"] == its["bytes_up"]
@@ -75,18 +106,28 @@ def _models(predictor: Any) -> Any:
 def tiny(folder: Path) -> Path:
     """Noise at a hub and three clients, so little that a run takes no time."""
     path = folder / "tiny.npz"
-    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8), np.arange(20) % 4
+    images, labels = (
+        np.random.default_rng(0).integers(0, 256, (50, 8, 8), np.uint8),
+        np.arange(20) % 4,
+    )
     np.savez(
-        path, hub_images=images[:20], hub_labels=labels, client_images=images[20:], client_ids=np.arange(30) % 3,
-        test_images=images[:20], test_labels=labels,
-    )  # fmt: skip
+        path,
+        hub_images=images[:20],
+        hub_labels=labels,
+        client_images=images[20:],
+        client_ids=np.arange(30) % 3,
+        test_images=images[:20],
+        test_labels=labels,
+    )
     return path
 
 
 def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it = config(rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)), clients=None, labels=None)
+    it = config(
+        rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)), clients=None, labels=None
+    )
     run_seeds(it, 2, tmp_path / "whole")
     moved, moves = checkpoint._moved, 0
 
@@ -109,23 +150,31 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
         last = 0
         resume_seeds(folder) if is_group(folder) else run_seeds(it, 2, folder)
         for seed in ("seed-0", "seed-1"):
-            assert files(folder / seed) == files(tmp_path / "whole" / seed), f"cut off at move {stop}"
+            assert files(folder / seed) == files(tmp_path / "whole" / seed), (
+                f"cut off at move {stop}"
+            )
 
 
 def test_a_finished_group_is_returned_as_it_is_and_never_overwritten(tmp_path: Path) -> None:
     group = run_seeds(config(), 2, tmp_path / "group")
     played: list[Any] = []
     again = resume_seeds(tmp_path / "group", played.append)
-    assert not played and [told(each.history) for each in again.results] == [told(e.history) for e in group.results]
+    assert not played and [told(each.history) for each in again.results] == [
+        told(e.history) for e in group.results
+    ]
     with pytest.raises(StorageError, match="already holds a run"):
         run_seeds(config(), 2, tmp_path / "group")
 
 
-def test_who_looks_at_a_group_at_work_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_looks_at_a_group_at_work_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_seeds(config(), 2, tmp_path)
     for seed in ("seed-0", "seed-1"):  # as between the group's moment and the moves that follow it
         (tmp_path / seed / "model.safetensors").unlink()
-        (tmp_path / seed / "checkpoint/current.json").rename(tmp_path / seed / "checkpoint/next.json")
+        (tmp_path / seed / "checkpoint/current.json").rename(
+            tmp_path / seed / "checkpoint/next.json"
+        )
 
     def taken(place: Path, folder: Path) -> Any:
         raise StorageError(f"another process is working in {folder}")
@@ -156,7 +205,9 @@ def test_mean_and_spread_are_those_of_the_seeds() -> None:
     group = run_seeds(config(), 3)
     values = torch.tensor([result.last.accuracy for result in group.results], dtype=torch.float64)
     spread = group.last()
-    assert spread.mean == pytest.approx(float(values.mean())) and spread.deviation == pytest.approx(float(values.std()))
+    assert spread.mean == pytest.approx(float(values.mean())) and spread.deviation == pytest.approx(
+        float(values.std())
+    )
     assert (spread.worst, spread.best) == (min(values.tolist()), max(values.tolist()))
     assert len({result.last.accuracy for result in group.results}) > 1
     assert run_seeds(config(rounds=1), 1).last().deviation == 0
@@ -164,13 +215,19 @@ def test_mean_and_spread_are_those_of_the_seeds() -> None:
         run_seeds(config(), 0)
 
 
-def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_runs_resumes_and_shows_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = ("--set", "epochs=1", "--rounds", "2", "--clients", "4", "--model", "mlp", "--quiet")
-    result = CliRunner().invoke(cli.app, ["run", "semifl", "--seeds", "2", "--out", "pair", *options])
+    result = CliRunner().invoke(
+        cli.app, ["run", "semifl", "--seeds", "2", "--out", "pair", *options]
+    )
     assert result.exit_code == 0, result.output
     assert "±" in result.output and "semifl on digits, 2 seeds, 2 rounds" in result.output
-    assert (tmp_path / "pair/curves.png").exists() and RunFolder(tmp_path / "pair/seed-1").config().seed == 1
+    assert (tmp_path / "pair/curves.png").exists() and RunFolder(
+        tmp_path / "pair/seed-1"
+    ).config().seed == 1
     again = CliRunner().invoke(cli.app, ["resume", "pair", "--quiet"])
     assert again.exit_code == 0 and "pair is already finished" in again.output
     wrong = CliRunner().invoke(cli.app, ["predict", "pair", "some.png"])
@@ -186,7 +243,12 @@ def test_the_command_line_runs_resumes_and_shows_seeds(tmp_path: Path, monkeypat
 def test_seeds_on_workers_are_run_one_after_the_other() -> None:
     counts: list[int] = []
     kinds = {"executor": "loop", "rounds": 1}
-    group = run_seeds(config(placement="workers", workers=2, **kinds), 2, None, lambda lines: counts.append(len(lines)))
+    group = run_seeds(
+        config(placement="workers", workers=2, **kinds),
+        2,
+        None,
+        lambda lines: counts.append(len(lines)),
+    )
     alone = run_seeds(config(**kinds), 2)
     assert counts == [1, 1, 1, 1]
     for mine, its in zip(group.results, alone.results, strict=True):

@@ -18,13 +18,19 @@ CNN = Architecture("cnn", (1, 4, 4), 3, width=0.125, norm="running")
 STEPS = 6
 
 
-def batch(seed: int, shape: tuple[int, ...], classes: int, rate: float = 0.1, images: int = 5) -> Batch:
+def batch(
+    seed: int, shape: tuple[int, ...], classes: int, rate: float = 0.1, images: int = 5
+) -> Batch:
     source = torch.Generator().manual_seed(seed)
     pixels = torch.randn(images, *shape, generator=source, dtype=torch.float64)
     label = torch.randint(classes, (images,), generator=source)
     sample = Sample((pixels,), torch.arange(images), label)
     return Batch(
-        {"data": sample}, torch.tensor(0), torch.tensor(0), torch.tensor(rate, dtype=torch.float64), torch.tensor(seed)
+        {"data": sample},
+        torch.tensor(0),
+        torch.tensor(0),
+        torch.tensor(rate, dtype=torch.float64),
+        torch.tensor(seed),
     )
 
 
@@ -32,10 +38,16 @@ def loss(model: Model, batch: Batch, frozen: Any) -> Tensor:
     return F.cross_entropy(model(batch.data.images), batch.data.label)
 
 
-def torch_trained(model: Model, sgd: SGD, batches: list[Batch], correction: dict[str, Tensor] | None = None) -> Any:
-    """The same steps with torch's optimiser; a correction is what the gradients get on top, after clipping."""
+def torch_trained(
+    model: Model, sgd: SGD, batches: list[Batch], correction: dict[str, Tensor] | None = None
+) -> Any:
+    """The same steps with torch's optimiser; a correction is what the gradients get on top, after
+    clipping.
+    """
     leaves = {name: value.clone().requires_grad_() for name, value in model.parameters.items()}
-    optimiser = torch.optim.SGD(leaves.values(), sgd.rate, sgd.momentum, weight_decay=sgd.decay, nesterov=sgd.nesterov)
+    optimiser = torch.optim.SGD(
+        leaves.values(), sgd.rate, sgd.momentum, weight_decay=sgd.decay, nesterov=sgd.nesterov
+    )
     for step in batches:
         optimiser.zero_grad()
         loss(Model(model.architecture, leaves), step, {}).backward()  # type: ignore[no-untyped-call]
@@ -47,7 +59,9 @@ def torch_trained(model: Model, sgd: SGD, batches: list[Batch], correction: dict
     return {name: value.detach() for name, value in leaves.items()}
 
 
-def ours(model: Model, sgd: SGD, batches: list[Batch], frozen: dict[str, Any] | None = None) -> Model:
+def ours(
+    model: Model, sgd: SGD, batches: list[Batch], frozen: dict[str, Any] | None = None
+) -> Model:
     step, memory = standard_step(loss, sgd), sgd.fresh_memory(model)
     for one in batches:
         model, memory, _ = step(model, memory, one, frozen or {})
@@ -75,7 +89,9 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 def test_several_steps_equal_torchs_optimiser(sgd: SGD, corrected: bool) -> None:
     model = MLP.initial(1, torch.float64)
     batches = [batch(seed, MLP.shape, 4) for seed in range(STEPS)]
-    correction = tree.map(lambda w: 0.03 * torch.cos(w), dict(model.parameters)) if corrected else None
+    correction = (
+        tree.map(lambda w: 0.03 * torch.cos(w), dict(model.parameters)) if corrected else None
+    )
     trained = ours(model, sgd, batches, {"correction": correction} if corrected else {})
     assert_close(trained.parameters, torch_trained(model, sgd, batches, correction))
 
@@ -95,13 +111,21 @@ def test_clipping_is_over_all_models_of_a_dictionary_together() -> None:
     sgd, one = SGD(1.0, clip=1e-3), batch(1, MLP.shape, 4, rate=1.0)
     moved, _, _ = standard_step(both, sgd)(models, {}, one, {})
     steps = [
-        moved[name].parameters[leaf] - models[name].parameters[leaf] for name in "ab" for leaf in moved["a"].parameters
+        moved[name].parameters[leaf] - models[name].parameters[leaf]
+        for name in "ab"
+        for leaf in moved["a"].parameters
     ]
-    assert float(torch.cat([step.flatten() for step in steps]).norm()) == pytest.approx(1e-3, rel=1e-2)
+    assert float(torch.cat([step.flatten() for step in steps]).norm()) == pytest.approx(
+        1e-3, rel=1e-2
+    )
 
 
 def test_tensors_are_trained_like_models_alone_and_beside_them() -> None:
-    model, one, sgd = MLP.initial(1, torch.float64), batch(1, MLP.shape, 4), SGD(0.1, momentum=0.9, clip=1e6)
+    model, one, sgd = (
+        MLP.initial(1, torch.float64),
+        batch(1, MLP.shape, 4),
+        SGD(0.1, momentum=0.9, clip=1e6),
+    )
     head = {name: value for name, value in model.parameters.items() if name.startswith("output")}
     rest = {name: value for name, value in model.parameters.items() if name not in head}
 
@@ -116,7 +140,9 @@ def test_tensors_are_trained_like_models_alone_and_beside_them() -> None:
     def shifted(live: Any, batch: Batch, frozen: Any) -> Tensor:
         return F.cross_entropy(live["model"](batch.data.images) + live["shift"], batch.data.label)
 
-    both, _, _ = standard_step(shifted, SGD(0.1))({"model": model, "shift": torch.zeros(4).double()}, {}, one, {})
+    both, _, _ = standard_step(shifted, SGD(0.1))(
+        {"model": model, "shift": torch.zeros(4).double()}, {}, one, {}
+    )
     bias = both["model"].parameters["output.bias"] - model.parameters["output.bias"]
     torch.testing.assert_close(both["shift"], bias, rtol=1e-12, atol=1e-12)
 
@@ -137,8 +163,12 @@ def test_running_statistics_advance_as_those_of_torchs_batch_norm() -> None:
         before = {name: value.clone() for name, value in model.statistics.items()}
         old, (model, _, _) = model, step(model, {}, one, {})
         assert all(torch.equal(old.statistics[name], before[name]) for name in before)
-        torch.testing.assert_close(model.statistics["norm1.mean"], reference.running_mean, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(model.statistics["norm1.variance"], reference.running_var, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            model.statistics["norm1.mean"], reference.running_mean, rtol=1e-12, atol=1e-12
+        )
+        torch.testing.assert_close(
+            model.statistics["norm1.variance"], reference.running_var, rtol=1e-12, atol=1e-12
+        )
 
 
 def test_two_lanes_equal_two_separate_steps() -> None:
@@ -167,18 +197,26 @@ def test_metrics_come_with_the_loss_and_carry_no_graph() -> None:
 
     model, one = MLP.initial(1, torch.float64), batch(1, MLP.shape, 4)
     _, _, metrics = standard_step(with_metrics, SGD(0.1))(model, {}, one, {})
-    assert set(metrics) == {"loss", "largest"} and not any(value.requires_grad for value in metrics.values())
+    assert set(metrics) == {"loss", "largest"} and not any(
+        value.requires_grad for value in metrics.values()
+    )
     assert float(metrics["loss"]) == pytest.approx(float(loss(model, one, {})), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("mistaken", "sentence"),
     [
-        (lambda logits, label: F.cross_entropy(logits, label, reduction="none"), r"shape \(5,\); take its .mean"),
+        (
+            lambda logits, label: F.cross_entropy(logits, label, reduction="none"),
+            r"shape \(5,\); take its .mean",
+        ),
         (lambda logits, label: (logits.argmax(-1) == label).sum(), "the loss has no gradient"),
         (lambda logits, label: F.cross_entropy(logits.detach(), label), "the loss has no gradient"),
         (lambda logits, label: None, "a loss returns a tensor, .* this is a NoneType"),
-        (lambda logits, label: (F.cross_entropy(logits, label), {"sure": 0.5}), "the metric 'sure' of a loss must be"),
+        (
+            lambda logits, label: (F.cross_entropy(logits, label), {"sure": 0.5}),
+            "the metric 'sure' of a loss must be",
+        ),
     ],
 )
 @pytest.mark.parametrize("lanes", [0, 2])
@@ -189,7 +227,9 @@ def test_what_is_no_loss_is_refused_in_a_sentence(mistaken: Any, sentence: str, 
     model, one = MLP.initial(1, torch.float64), batch(1, MLP.shape, 4)
     step = standard_step(wrong, SGD(0.1))
     if lanes:
-        model, one = (tree.map(lambda leaf: torch.stack([leaf] * lanes), part) for part in (model, one))
+        model, one = (
+            tree.map(lambda leaf: torch.stack([leaf] * lanes), part) for part in (model, one)
+        )
         step = vmap(step, in_dims=(0, None, 0, None))
     with pytest.raises((TypeError, ValueError), match=sentence):
         step(model, {}, one, {})

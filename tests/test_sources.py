@@ -1,4 +1,6 @@
-"""Data sets by name: every layout gives the same images, and nothing damaged or missing gets through."""
+"""Data sets by name: every layout gives the same images, and nothing damaged or missing gets
+through.
+"""
 
 import gzip
 import hashlib
@@ -43,7 +45,11 @@ def pixels(dataset: Dataset, split: str) -> np.ndarray:
 
 
 def idx(array: np.ndarray) -> bytes:
-    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}i", *array.shape) + array.tobytes()
+    return (
+        struct.pack(">HBB", 0, 8, array.ndim)
+        + struct.pack(f">{array.ndim}i", *array.shape)
+        + array.tobytes()
+    )
 
 
 def tiny_mnist(folder: Path, zipped: bool = False) -> tuple[Published, np.ndarray]:
@@ -96,7 +102,9 @@ def write_cifar10(folder: Path, binary: bool = False) -> Published:
 
 
 def tar(folder: Path) -> Path:
-    archive = folder.parent / ("cifar-10-binary.tar.gz" if folder.name.endswith("bin") else "cifar-10-python.tar.gz")
+    archive = folder.parent / (
+        "cifar-10-binary.tar.gz" if folder.name.endswith("bin") else "cifar-10-python.tar.gz"
+    )
     with tarfile.open(archive, "w:gz") as out:
         out.add(folder, folder.name)
     shutil.rmtree(folder)
@@ -104,7 +112,9 @@ def tar(folder: Path) -> Path:
 
 
 def pickle_of_2009(rows: np.ndarray, labels: list[int]) -> bytes:
-    """As Python 2 and the numpy of its day wrote it: byte strings throughout, integers for flags."""
+    """As Python 2 and the numpy of its day wrote it: byte strings throughout, integers for
+    flags.
+    """
 
     def text(raw: bytes) -> bytes:
         return b"T" + struct.pack("<i", len(raw)) + raw
@@ -113,7 +123,12 @@ def pickle_of_2009(rows: np.ndarray, labels: list[int]) -> bytes:
         return b"J" + struct.pack("<i", value)
 
     empty = (
-        b"cnumpy.core.multiarray\n_reconstruct\n" + b"cnumpy\nndarray\n" + number(0) + b"\x85" + text(b"b") + b"\x87R"
+        b"cnumpy.core.multiarray\n_reconstruct\n"
+        + b"cnumpy\nndarray\n"
+        + number(0)
+        + b"\x85"
+        + text(b"b")
+        + b"\x87R"
     )
     kind = b"cnumpy\ndtype\n" + text(b"u1") + number(0) + number(1) + b"\x87R"
     kind += b"(" + number(3) + text(b"|") + b"NNN" + number(-1) + number(-1) + number(0) + b"tb"
@@ -127,10 +142,19 @@ def test_digits_are_whole_and_split_by_a_fixed_key() -> None:
     digits = load("digits")
     raw = load_digits()
     places = order(key(0, "digits", "split"), 1797)
-    assert digits.train_images.shape == (1437, 1, 8, 8) and digits.test_images.shape == (360, 1, 8, 8)
-    assert torch.equal(torch.cat([digits.train_labels, digits.test_labels]), torch.from_numpy(raw.target)[places])
+    assert digits.train_images.shape == (1437, 1, 8, 8) and digits.test_images.shape == (
+        360,
+        1,
+        8,
+        8,
+    )
+    assert torch.equal(
+        torch.cat([digits.train_labels, digits.test_labels]), torch.from_numpy(raw.target)[places]
+    )
     expected = np.floor(raw.images[places] * 255 / 16 + 0.5)
-    assert np.array_equal(torch.cat([digits.train_images, digits.test_images])[:, 0].numpy(), expected)
+    assert np.array_equal(
+        torch.cat([digits.train_images, digits.test_images])[:, 0].numpy(), expected
+    )
     assert digits.train_images.max() == 255 and digits.pad == 1 and not digits.flip
 
 
@@ -153,14 +177,22 @@ def test_a_set_on_disk_needs_a_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_missing_set_says_where_to_get_it_and_where_it_was_looked_for(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"torchvision\.datasets\.\w+\(root.*, or name a folder that has .*") as caught:
+def test_a_missing_set_says_where_to_get_it_and_where_it_was_looked_for(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        DataError, match=r"torchvision\.datasets\.\w+\(root.*, or name a folder that has .*"
+    ) as caught:
         load(name, tmp_path)
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("named", ["MNIST", "MNIST/raw/train-images-idx3-ubyte", "cifar-10-batches-py"])
-def test_who_names_the_folder_of_the_set_itself_is_told_the_one_above(named: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "named", ["MNIST", "MNIST/raw/train-images-idx3-ubyte", "cifar-10-batches-py"]
+)
+def test_who_names_the_folder_of_the_set_itself_is_told_the_one_above(
+    named: str, tmp_path: Path
+) -> None:
     tiny_mnist(tmp_path / "MNIST" / "raw")
     write_cifar10(tmp_path / "cifar-10-batches-py")
     place = tmp_path / named
@@ -174,7 +206,10 @@ def test_mnist_is_read_from_every_place(folder: str, zipped: bool, tmp_path: Pat
     known, first = tiny_mnist(tmp_path / folder, zipped)
     dataset = load_published(known, tmp_path)
     assert np.array_equal(dataset.train_images[:, 0].numpy(), first)
-    assert dataset.train_labels.tolist() == [0, 1, 2, 3, 4, 5] and dataset.train_labels.dtype == torch.int64
+    assert (
+        dataset.train_labels.tolist() == [0, 1, 2, 3, 4, 5]
+        and dataset.train_labels.dtype == torch.int64
+    )
     assert dataset.given is None
 
 
@@ -182,12 +217,18 @@ def test_changed_pixels_are_refused_by_file_name(tmp_path: Path) -> None:
     known, first = tiny_mnist(tmp_path)
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(idx(first ^ 1))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte does not hold the published.*get it again"):
+    with pytest.raises(
+        DataError, match=r"train-images-idx3-ubyte does not hold the published.*get it again"
+    ):
         load_published(known, tmp_path)
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:-5], lambda raw: b"", lambda raw: raw[:2] + b"\x99" + raw[3:]])
-def test_a_damaged_idx_file_is_refused_by_name(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-5], lambda raw: b"", lambda raw: raw[:2] + b"\x99" + raw[3:]]
+)
+def test_a_damaged_idx_file_is_refused_by_name(
+    damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     for path in (tmp_path / "a-ubyte", tmp_path / "a-ubyte.gz"):
         raw = idx(np.zeros((3, 4, 4), np.uint8))
         path.write_bytes(damage(gzip.compress(raw) if path.suffix else raw))
@@ -211,7 +252,9 @@ def test_a_whole_layout_is_preferred_to_one_that_was_begun(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("binary", [False, True])
-def test_cifar10_is_read_from_pickles_and_records_packed_or_not(binary: bool, packed: bool, tmp_path: Path) -> None:
+def test_cifar10_is_read_from_pickles_and_records_packed_or_not(
+    binary: bool, packed: bool, tmp_path: Path
+) -> None:
     folder = tmp_path / ("cifar-10-batches-bin" if binary else "cifar-10-batches-py")
     known = write_cifar10(folder, binary)
     if packed:
@@ -230,12 +273,16 @@ def test_a_truncated_archive_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_pickle_of_python_2_is_read_without_a_warning(tmp_path: Path) -> None:
     ((rows, labels),) = cifar_arrays(1, 3, 10)
-    images, read = read_pickle(pickle_of_2009(rows, labels.tolist()), tmp_path / "data_batch_1", "labels")
+    images, read = read_pickle(
+        pickle_of_2009(rows, labels.tolist()), tmp_path / "data_batch_1", "labels"
+    )
     assert np.array_equal(images, upright(rows)) and np.array_equal(read, labels)
 
 
 @pytest.mark.parametrize("payload", [os.system, eval, np.load, Path, np.random.default_rng])
-def test_a_pickle_that_names_a_function_is_refused_and_runs_nothing(payload: object, tmp_path: Path) -> None:
+def test_a_pickle_that_names_a_function_is_refused_and_runs_nothing(
+    payload: object, tmp_path: Path
+) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return payload, (f"open({str(tmp_path / 'harm')!r}, 'w')",)
@@ -253,7 +300,9 @@ def test_a_pickle_of_other_numbers_than_bytes_is_refused(tmp_path: Path) -> None
         read_pickle(raw, tmp_path / "data_batch_1", "labels")
 
 
-def tiny_cifar100(tmp_path: Path, write: Callable[[Path, str, np.ndarray, np.ndarray], None]) -> Published:
+def tiny_cifar100(
+    tmp_path: Path, write: Callable[[Path, str, np.ndarray, np.ndarray], None]
+) -> Published:
     """Two classes: two parts of training images and two of test images."""
     digests, sizes = {}, []
     for split, first in (("train", 50), ("test", 40)):
@@ -273,14 +322,20 @@ def tiny_cifar100(tmp_path: Path, write: Callable[[Path, str, np.ndarray, np.nda
 
 def as_pickle(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
     (root / "cifar-100-python").mkdir(exist_ok=True)
-    content = {"data": rows, "fine_labels": labels.tolist(), "coarse_labels": (labels // 5).tolist()}
+    content = {
+        "data": rows,
+        "fine_labels": labels.tolist(),
+        "coarse_labels": (labels // 5).tolist(),
+    }
     (root / "cifar-100-python" / split).write_bytes(pickle.dumps(content, protocol=2))
 
 
 def as_records(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
     (root / "cifar-100-binary").mkdir(exist_ok=True)
     both = np.stack([labels // 5, labels], 1).astype(np.uint8)
-    (root / "cifar-100-binary" / f"{split}.bin").write_bytes(np.concatenate([both, rows], 1).tobytes())
+    (root / "cifar-100-binary" / f"{split}.bin").write_bytes(
+        np.concatenate([both, rows], 1).tobytes()
+    )
 
 
 def as_sheets(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
@@ -294,7 +349,9 @@ def as_sheets(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> N
         sheet = np.zeros((32 * 10, 32 * 10, 3), np.uint8)
         for at, tile in enumerate(tiles):
             sheet[32 * (at // 10) : 32 * (at // 10 + 1), 32 * (at % 10) : 32 * (at % 10 + 1)] = tile
-        Image.fromarray(sheet).save(folder / f"{split}_{int(number)}.webp", lossless=True, exact=True)
+        Image.fromarray(sheet).save(
+            folder / f"{split}_{int(number)}.webp", lossless=True, exact=True
+        )
 
 
 @pytest.mark.parametrize("write", [as_pickle, as_records, as_sheets])
@@ -310,13 +367,17 @@ def test_cifar100_comes_in_published_order_from_every_layout(
     dataset = load_published(tiny_cifar100(tmp_path, keep), tmp_path)
     for split, read in (("train", dataset.train_labels), ("test", dataset.test_labels)):
         rows, labels = kept[split]
-        assert np.array_equal(pixels(dataset, split), upright(rows)) and np.array_equal(read.numpy(), labels)
+        assert np.array_equal(pixels(dataset, split), upright(rows)) and np.array_equal(
+            read.numpy(), labels
+        )
 
 
 def test_a_part_of_cifar100_has_to_be_allowed(tmp_path: Path) -> None:
     known = tiny_cifar100(tmp_path, as_sheets)
     (tmp_path / "cifar100" / "train_1.webp").unlink()
-    with pytest.raises(DataError, match=r"only \d+ of 150 training and 150 of 150 test images.*--allow-partial"):
+    with pytest.raises(
+        DataError, match=r"only \d+ of 150 training and 150 of 150 test images.*--allow-partial"
+    ):
         load_published(known, tmp_path)
     dataset = load_published(known, tmp_path, allow_partial=True)
     assert 0 < len(dataset.train_labels) < 150
@@ -331,17 +392,31 @@ def test_no_training_image_at_all_cannot_be_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [".", "svhn"])
-def test_svhn_mats_have_their_axes_turned_and_their_zeros_mended(folder: str, tmp_path: Path) -> None:
+def test_svhn_mats_have_their_axes_turned_and_their_zeros_mended(
+    folder: str, tmp_path: Path
+) -> None:
     from scipy.io import savemat
 
     (tmp_path / folder).mkdir(exist_ok=True)
     digests, images = {}, RANDOM.integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     for name in ("train_32x32.mat", "test_32x32.mat"):
         path = tmp_path / folder / name
-        savemat(path, {"X": images.transpose(1, 2, 3, 0), "y": np.array([[10], [1], [9], [10], [5]], np.uint8)})
+        savemat(
+            path,
+            {
+                "X": images.transpose(1, 2, 3, 0),
+                "y": np.array([[10], [1], [9], [10], [5]], np.uint8),
+            },
+        )
         digests[name] = hashlib.md5(path.read_bytes()).hexdigest()
     dataset = load_published(replace(PUBLISHED["svhn"], digests=digests, sizes=(5, 5)), tmp_path)
-    assert np.array_equal(pixels(dataset, "train"), images) and dataset.test_labels.tolist() == [0, 1, 9, 0, 5]
+    assert np.array_equal(pixels(dataset, "train"), images) and dataset.test_labels.tolist() == [
+        0,
+        1,
+        9,
+        0,
+        5,
+    ]
     digests["train_32x32.mat"] = "0" * 32
     (tmp_path / folder / "train_32x32.mat").touch()
     with pytest.raises(DataError, match=r"train_32x32\.mat does not hold"):
@@ -412,7 +487,9 @@ def test_a_corrupt_cache_is_decoded_again_and_mended(at: int, source: Path) -> N
     assert len(calls) == 2
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDGLEAN_CACHE", str(source / "below a file"))
     calls: list[int] = []
     for _ in range(2):
@@ -436,7 +513,11 @@ def real(name: str, root: Path) -> Dataset:
 
 def published(root: Path) -> dict[str, dict[str, object]]:
     table = json.loads((root / "decoded.json").read_text())
-    return {name.replace("fashion_mnist", "fashion-mnist"): entry for name, entry in table.items() if "/" in name}
+    return {
+        name.replace("fashion_mnist", "fashion-mnist"): entry
+        for name, entry in table.items()
+        if "/" in name
+    }
 
 
 def test_the_table_of_digests_is_the_published_one(real_data: Path) -> None:
@@ -453,7 +534,11 @@ def test_real_images_have_the_published_digests(name: str, real_data: Path) -> N
     for split in ("train", "test"):
         images = pixels(dataset, split)
         labels = (dataset.train_labels if split == "train" else dataset.test_labels).numpy()
-        parts = {part: entry for part, entry in published(real_data).items() if part.startswith(f"{name}/{split}")}
+        parts = {
+            part: entry
+            for part, entry in published(real_data).items()
+            if part.startswith(f"{name}/{split}")
+        }
         size = len(labels) // len(parts)
         for number, entry in enumerate(parts.values()):
             at = np.arange(number * size, (number + 1) * size)
@@ -461,9 +546,15 @@ def test_real_images_have_the_published_digests(name: str, real_data: Path) -> N
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_real_sets_have_the_published_shape_classes_and_statistics(name: str, real_data: Path) -> None:
-    if name == "svhn" and not any(path.stat().st_size > 10**8 for path in cache_folder().glob("svhn-*")):
-        pytest.skip("SVHN takes 10 s to decode: set FEDGLEAN_CACHE to a folder where it was decoded once")
+def test_real_sets_have_the_published_shape_classes_and_statistics(
+    name: str, real_data: Path
+) -> None:
+    if name == "svhn" and not any(
+        path.stat().st_size > 10**8 for path in cache_folder().glob("svhn-*")
+    ):
+        pytest.skip(
+            "SVHN takes 10 s to decode: set FEDGLEAN_CACHE to a folder where it was decoded once"
+        )
     dataset, known = real(name, real_data), PUBLISHED[name]
     size = (1, 28, 28) if "mnist" in name else (3, 32, 32)
     assert dataset.train_images.shape[1:] == size and dataset.train_images.dtype == torch.uint8
@@ -474,8 +565,13 @@ def test_real_sets_have_the_published_shape_classes_and_statistics(name: str, re
 def test_real_svhn_test_digits_have_the_published_digest(real_data: Path) -> None:
     if not (real_data / "svhn" / "test.npz").exists():
         pytest.skip(f"{real_data} has no SVHN in the compact form")
-    part = svhn_part("test", {path.name: path for path in (real_data / "svhn").iterdir()}, SVHN_SHEETS["test"])
-    assert sha(part.images, part.labels, np.arange(26_032)) == published(real_data)["svhn/test"]["sha256"]
+    part = svhn_part(
+        "test", {path.name: path for path in (real_data / "svhn").iterdir()}, SVHN_SHEETS["test"]
+    )
+    assert (
+        sha(part.images, part.labels, np.arange(26_032))
+        == published(real_data)["svhn/test"]["sha256"]
+    )
 
 
 def test_some_of_the_images_are_the_same_ones_every_time_and_the_test_set_stays() -> None:
@@ -484,9 +580,13 @@ def test_some_of_the_images_are_the_same_ones_every_time_and_the_test_set_stays(
     assert len(some.train_images) == len(some.train_labels) == 100
     assert torch.equal(some.test_images, whole.test_images)
     found = (some.train_images[:, None] == whole.train_images[None]).flatten(2).all(-1)
-    assert torch.equal(whole.train_labels[found.int().argmax(1)], some.train_labels) and bool(found.any(1).all())
+    assert torch.equal(whole.train_labels[found.int().argmax(1)], some.train_labels) and bool(
+        found.any(1).all()
+    )
 
 
 def test_more_images_than_there_are_cannot_be_taken() -> None:
-    with pytest.raises(ConfigError, match=r"data.images is 2000, but digits has only 1437 training images"):
+    with pytest.raises(
+        ConfigError, match=r"data.images is 2000, but digits has only 1437 training images"
+    ):
         load("digits", images=2000)

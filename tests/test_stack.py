@@ -40,18 +40,28 @@ def loss(model: Any, batch: Any, frozen: Any) -> torch.Tensor:
 
 
 def training(images: Images, epochs: int = 2) -> Train:
-    return Train(MODEL, {"images": Stream(images, batch=4)}, loss, SGD(0.1, momentum=0.9), epochs=epochs)
+    return Train(
+        MODEL, {"images": Stream(images, batch=4)}, loss, SGD(0.1, momentum=0.9), epochs=epochs
+    )
 
 
 def client(begin: int, count: int) -> Generator[Any, Any, Any]:
     sums = yield Statistics(MODEL, some(begin, count))
     guess = yield Predict(MODEL.with_statistics(sums), some(begin, count), view="weak")
     trained = yield [training(some(begin, count)), training(guess.hard)]
-    return sums, guess.probabilities, [answer.models for answer in trained], [answer.metrics for answer in trained]
+    return (
+        sums,
+        guess.probabilities,
+        [answer.models for answer in trained],
+        [answer.metrics for answer in trained],
+    )
 
 
 def parties(counts: Sequence[int]) -> list[Party]:
-    return [Party(f"client {place}", client(3 * place, count), place) for place, count in enumerate(counts)]
+    return [
+        Party(f"client {place}", client(3 * place, count), place)
+        for place, count in enumerate(counts)
+    ]
 
 
 @pytest.fixture
@@ -73,7 +83,9 @@ def test_clients_of_all_sizes_are_one_group(groups: list[list[int]]) -> None:
     assert [len(group) for group in groups] == [8]
 
 
-def test_a_group_that_is_compiled_is_no_wider_than_there_are_parties(groups: list[list[int]]) -> None:
+def test_a_group_that_is_compiled_is_no_wider_than_there_are_parties(
+    groups: list[list[int]],
+) -> None:
     def two(count: int) -> Generator[Any, Any, Any]:
         return (yield [training(some(0, count)), training(some(0, 2 * count))])
 
@@ -83,12 +95,17 @@ def test_a_group_that_is_compiled_is_no_wider_than_there_are_parties(groups: lis
     got = Stack(replace(SETTING, compile=True)).run(everyone())
     assert groups == [[12, 8, 6], [4, 4, 2]]
     for one, other in zip(Loop(SETTING).run(everyone()), got, strict=True):
-        assert difference([each.models for each in one], [each.models for each in other], 1e-10) is None
+        assert (
+            difference([each.models for each in one], [each.models for each in other], 1e-10)
+            is None
+        )
 
 
 def test_a_ragged_block_gives_what_each_client_gives_alone() -> None:
     counts = [2, 9, 17, 30, 5]
-    for alone, stacked in zip(Loop(SETTING).run(parties(counts)), Stack(SETTING).run(parties(counts)), strict=True):
+    for alone, stacked in zip(
+        Loop(SETTING).run(parties(counts)), Stack(SETTING).run(parties(counts)), strict=True
+    ):
         assert difference(list(alone), list(stacked), 1e-10) is None
 
 
@@ -101,7 +118,9 @@ def test_a_mixture_that_each_client_makes_of_the_same_models_predicts_for_all_at
         return mixture.evaluate(images)
 
     def guess(weight: float, begin: int, count: int) -> Generator[Any, Any, Any]:
-        return (yield Predict(Mixture((model, model), (1.0, weight)), some(begin, count), apply=noted))
+        return (
+            yield Predict(Mixture((model, model), (1.0, weight)), some(begin, count), apply=noted)
+        )
 
     def everyone() -> list[Party]:
         asked = [(2.0, 0, 3), (2.0, 7, 4), (3.0, 20, 5)]
@@ -112,7 +131,9 @@ def test_a_mixture_that_each_client_makes_of_the_same_models_predicts_for_all_at
     assert difference(Loop(SETTING).run(everyone()), got, 1e-10) is None
 
 
-def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled: list[torch.Size] = []
 
     def fused(function: Any, half: bool) -> Any:
@@ -130,14 +151,18 @@ def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(monkeypatc
 
     monkeypatch.setattr(stacks, "fused", fused)
     got = Stack(replace(SETTING, compile=True)).run(everyone())
-    assert compiled == [(stacks.ROWS, 4)] * 2  # seventeen batches of 4, the last filled up; not the few of 3 or 2
+    assert (
+        compiled == [(stacks.ROWS, 4)] * 2
+    )  # seventeen batches of 4, the last filled up; not the few of 3 or 2
     for one, other in zip(Loop(SETTING).run(everyone()), got, strict=True):
         assert difference(one, other, 1e-10) is None
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(1, 70))
-def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[int], least: int) -> None:
+def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(
+    lengths: list[int], least: int
+) -> None:
     lengths = sorted(lengths, reverse=True)
     taken, at, widths = [0] * len(lengths), 0, []
     for width, steps in segments(lengths, least):
@@ -153,9 +178,16 @@ def test_every_lane_takes_exactly_its_steps_and_widths_only_halve(lengths: list[
 
 
 def test_a_narrower_width_is_taken_where_it_lasts() -> None:
-    assert list(segments([200, 30, 30, 30, 0, 0, 0, 0], 100)) == [(8, range(30)), (1, range(30, 200))]
+    assert list(segments([200, 30, 30, 30, 0, 0, 0, 0], 100)) == [
+        (8, range(30)),
+        (1, range(30, 200)),
+    ]
     assert list(segments([200, 190, 180, 170], 100)) == [(4, range(200))]
-    assert list(segments([200, 190, 180, 170])) == [(4, range(180)), (2, range(180, 190)), (1, range(190, 200))]
+    assert list(segments([200, 190, 180, 170])) == [
+        (4, range(180)),
+        (2, range(180, 190)),
+        (1, range(190, 200)),
+    ]
 
 
 def test_nothing_has_one_shape_on_both_executors() -> None:
@@ -203,21 +235,35 @@ def test_a_failure_names_a_client_and_the_request() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_captured_step_gives_what_the_cpu_gives() -> None:
-    lane = [Lane(training(some(3 * place, count)), place) for place, count in enumerate((30, 17, 9))]
+    lane = [
+        Lane(training(some(3 * place, count)), place) for place, count in enumerate((30, 17, 9))
+    ]
     cuda = [
         Lane(
             Train(
                 Architecture("cnn", (1, 8, 8), 10).initial(1, torch.float64, "cuda"),
-                {"images": Stream(Images(STORE.cuda(), each.train.streams["images"].images.index.cuda(),
-                                         each.train.streams["images"].images.label.cuda()), batch=4)},  # type: ignore[union-attr]
-                loss, SGD(0.1, momentum=0.9), epochs=2,
+                {
+                    "images": Stream(
+                        Images(
+                            STORE.cuda(),
+                            each.train.streams["images"].images.index.cuda(),
+                            each.train.streams["images"].images.label.cuda(),
+                        ),
+                        batch=4,
+                    )
+                },  # type: ignore[union-attr]
+                loss,
+                SGD(0.1, momentum=0.9),
+                epochs=2,
             ),
             each.key,
         )
         for each in lane
-    ]  # fmt: skip
+    ]
     for here, there in zip(
-        lanes.Trainer(SETTING).train(lane, "a"), lanes.Trainer(SETTING).train(cuda, "a"), strict=True
+        lanes.Trainer(SETTING).train(lane, "a"),
+        lanes.Trainer(SETTING).train(cuda, "a"),
+        strict=True,
     ):
         moved = {name: value.cpu() for name, value in there.model.parameters.items()}
         assert difference(dict(here.model.parameters), moved, 1e-9) is None

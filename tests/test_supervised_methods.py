@@ -1,8 +1,9 @@
-"""Federated methods on labels at the clients, each against what its authors' equations give by hand.
+"""Federated methods on labels at the clients, each against what its authors' equations give by
+hand.
 
-On quadratics the methods run as they are, through hub, gate and executor, but for the loss: a client's images are all
-alike, and their pixels say where its optimum lies (the second ten) and how steep the way there is (the first ten). The
-ten output biases of the model are what is optimised.
+On quadratics the methods run as they are, through hub, gate and executor, but for the loss: a
+client's images are all alike, and their pixels say where its optimum lies (the second ten) and how
+steep the way there is (the first ten). The ten output biases of the model are what is optimised.
 """
 
 import math
@@ -70,7 +71,10 @@ CASES: dict[str, tuple[Method, str]] = {
     "fedavgm": (MOMENTUM, "static"),
     "heterofl-semifl": (FULL_WIDTH, "static"),
     "heterofl": (HETERO, "static"),
-    "heterofl with drawn widths": (replace(HETERO, dynamic=True, widths="1,0.5", mask=False), "running"),
+    "heterofl with drawn widths": (
+        replace(HETERO, dynamic=True, widths="1,0.5", mask=False),
+        "running",
+    ),
 }
 
 
@@ -80,7 +84,9 @@ def test_a_method_keeps_the_contract(name: str) -> None:
     check_method(method, norm=norm, rounds=2)
 
 
-@pytest.mark.parametrize("method", [PROX, NOVA, SCAFFOLD, VRL, MOMENTUM, HETERO], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "method", [PROX, NOVA, SCAFFOLD, VRL, MOMENTUM, HETERO], ids=lambda it: type(it).__name__
+)
 def test_labels_at_the_hub_alone_are_refused_with_the_way_out(method: Method) -> None:
     with pytest.raises(ConfigError, match="needs clients with labels; 'hub-only'"):
         method.check([Declared(0, 5), Declared(0, 0)], hub_labels=20)
@@ -112,20 +118,34 @@ def _quadratics(monkeypatch: pytest.MonkeyPatch) -> None:
 on_quadratics = pytest.mark.usefixtures("_quadratics")
 
 
-def experiment(method: Method, deliver: Deliver = lambda envelope: [envelope], rounds: int = 40) -> Experiment:
-    """Five clients with 2, 5, 3, 7 and 4 labelled images, and one with four that nobody labelled."""
+def experiment(
+    method: Method, deliver: Deliver = lambda envelope: [envelope], rounds: int = 40
+) -> Experiment:
+    """Five clients with 2, 5, 3, 7 and 4 labelled images, and one with four that nobody
+    labelled.
+    """
     counts = [*COUNTS.tolist(), 4]
     owner = np.repeat([0, 1, 2, 3, 4, 0], counts)
     images, labels = torch.from_numpy(PIXELS[owner]), torch.arange(len(owner)) % 10
     held, none = torch.split(torch.arange(len(owner)), counts), torch.zeros(0, dtype=torch.long)
     split = Split(none, (*held[:5], none), (*[none] * 5, held[5]))
-    dataset = Dataset("quadratics", tuple("0123456789"), images, labels, images, labels, (0.0,), (1.0,), False, 0)
+    dataset = Dataset(
+        "quadratics", tuple("0123456789"), images, labels, images, labels, (0.0,), (1.0,), False, 0
+    )
     federation, truth = divide(dataset, split, torch.device("cpu"))
     setting = Setting(Recipe((0.0,), (1.0,), False, 0), torch.float64)
-    config = configure("fedavg", model="mlp", rounds=rounds, dtype="float64", device="cpu", evaluate_every=rounds)
+    config = configure(
+        "fedavg", model="mlp", rounds=rounds, dtype="float64", device="cpu", evaluate_every=rounds
+    )
     evaluator = Evaluator(images, labels, truth, setting)
     return Experiment(
-        config, method, dataset, split, federation, evaluator, Here(federation, Loop(setting), deliver=deliver)
+        config,
+        method,
+        dataset,
+        split,
+        federation,
+        evaluator,
+        Here(federation, Loop(setting), deliver=deliver),
     )
 
 
@@ -136,8 +156,12 @@ def small_model(name: str) -> Model:
 START: Vector = small_model("model").parameters["output.bias"].numpy()
 
 
-def train(method: Method, rounds: int = 40, deliver: Deliver = lambda envelope: [envelope]) -> tuple[Progress, float]:
-    """The progress after so many rounds, and how far c ever was from the mean of the c_k, where there are such."""
+def train(
+    method: Method, rounds: int = 40, deliver: Deliver = lambda envelope: [envelope]
+) -> tuple[Progress, float]:
+    """The progress after so many rounds, and how far c ever was from the mean of the c_k, where
+    there are such.
+    """
     case = experiment(method, deliver, rounds)
     progress, worst = Progress(0, method.start(small_model), Kept(), []), 0.0
     for number in range(1, rounds + 1):
@@ -149,7 +173,9 @@ def train(method: Method, rounds: int = 40, deliver: Deliver = lambda envelope: 
 
 def imbalance(progress: Progress) -> float:
     kept = [progress.kept.states.get(client) for client in range(5)]
-    own = np.stack([np.zeros(10) if state is None else state["output.bias"].numpy() for state in kept])
+    own = np.stack(
+        [np.zeros(10) if state is None else state["output.bias"].numpy() for state in kept]
+    )
     return float(np.abs(progress.state.control["output.bias"].numpy() - own.mean(0)).max())
 
 
@@ -159,11 +185,18 @@ def bias(progress: Progress) -> Vector:
 
 def optimum(weights: Vector) -> Vector:
     """Where the weighted sum of the clients' quadratics is least."""
-    return np.asarray((weights[:, None] * CURVATURE * PLACES).sum(0) / (weights[:, None] * CURVATURE).sum(0))
+    return np.asarray(
+        (weights[:, None] * CURVATURE * PLACES).sum(0) / (weights[:, None] * CURVATURE).sum(0)
+    )
 
 
 def visit(
-    client: int, start: Vector, steps: int, correction: Vector | float = 0.0, momentum: float = 0.0, pull: float = 0.0
+    client: int,
+    start: Vector,
+    steps: int,
+    correction: Vector | float = 0.0,
+    momentum: float = 0.0,
+    pull: float = 0.0,
 ) -> Vector:
     """One client's steps on its quadratic, written down once more."""
     own, velocity = start.copy(), np.zeros(10)
@@ -182,10 +215,15 @@ def test_the_gradient_of_fedprox_has_the_pull_added() -> None:
     images = torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(3, 1, 4, 5)
     sample = Sample((images,), torch.arange(3), torch.tensor([1, 7, 7]))
     batch = Batch({"labelled": sample}, key, key, torch.tensor(0.1), key)
-    model, sent = small_model("model"), Architecture("mlp", (1, 4, 5), 10, 0.001).initial(2, torch.float64).parameters
+    model, sent = (
+        small_model("model"),
+        Architecture("mlp", (1, 4, 5), 10, 0.001).initial(2, torch.float64).parameters,
+    )
 
     def gradient(loss: Any) -> dict[str, Tensor]:
-        return grad(lambda weights: loss(model.with_parameters(weights), batch, {"sent": sent}))(model.parameters)
+        return grad(lambda weights: loss(model.with_parameters(weights), batch, {"sent": sent}))(
+            model.parameters
+        )
 
     with_pull, without = gradient(FedProx(proximity_weight=0.3).loss), gradient(supervised)
     for name, weight in model.parameters.items():
@@ -204,7 +242,9 @@ def test_fedprox_takes_the_steps_of_its_equation() -> None:
 def test_stragglers_manage_any_number_of_epochs_and_the_others_all() -> None:
     def managed(stragglers: float) -> list[int]:
         empty: Any = None
-        return [epochs_managed(Me(0, empty, empty, None, key), 4, stragglers) for key in range(2000)]
+        return [
+            epochs_managed(Me(0, empty, empty, None, key), 4, stragglers) for key in range(2000)
+        ]
 
     assert set(managed(0.0)) == {4}
     counts = np.bincount(managed(0.4), minlength=5)
@@ -217,33 +257,54 @@ def test_the_gradients_in_a_visit_are_counted_as_the_closed_forms_say(steps: int
     assert gradients_in(steps) == steps
     with_momentum = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
     assert math.isclose(gradients_in(steps, rho), with_momentum, rel_tol=1e-12)
-    assert math.isclose(gradients_in(steps, 0.0, pull), (1 - (1 - pull) ** steps) / pull, rel_tol=1e-12)
+    assert math.isclose(
+        gradients_in(steps, 0.0, pull), (1 - (1 - pull) ** steps) / pull, rel_tol=1e-12
+    )
 
 
 @on_quadratics
-@pytest.mark.parametrize(("momentum", "pull", "hub"), [(0.0, 0.0, 0.0), (0.9, 0.0, 0.5), (0.8, 0.6, 0.0)])
+@pytest.mark.parametrize(
+    ("momentum", "pull", "hub"), [(0.0, 0.0, 0.0), (0.9, 0.0, 0.5), (0.8, 0.6, 0.0)]
+)
 def test_fednova_goes_the_normalised_way(momentum: float, pull: float, hub: float) -> None:
     theta, velocity = START, np.zeros(10)
     for _ in range(3):
-        # Every gradient is 1 on a slope: how far a client gets there is how many gradients are in its way.
+        # Every gradient is 1 on a slope: how far a client gets there is how many gradients are in
+        # its way.
         counted = np.array([slope(n, momentum, RATE * pull) for n in COUNTS])
-        ways = np.stack([(theta - visit(k, theta, n, 0.0, momentum, pull)) / counted[k] for k, n in enumerate(COUNTS)])
+        ways = np.stack(
+            [
+                (theta - visit(k, theta, n, 0.0, momentum, pull)) / counted[k]
+                for k, n in enumerate(COUNTS)
+            ]
+        )
         effective = SHARES @ (COUNTS if pull else counted)
         velocity = hub * velocity + effective * (SHARES @ ways)
         theta = theta - velocity
-    settings = {"momentum": momentum, "proximity_weight": pull, "global_momentum": hub, **ONE_BY_ONE}
-    assert gap(train(FedNova(active=1.0, epochs=1, rate=RATE, **settings), rounds=3)[0], theta) < 1e-12
+    settings = {
+        "momentum": momentum,
+        "proximity_weight": pull,
+        "global_momentum": hub,
+        **ONE_BY_ONE,
+    }
+    assert (
+        gap(train(FedNova(active=1.0, epochs=1, rate=RATE, **settings), rounds=3)[0], theta) < 1e-12
+    )
 
 
 def test_fednova_refuses_a_pull_that_leaps_over_what_was_sent() -> None:
-    """On a slope the second of two such steps undoes the first, and no gradient is left in the way."""
+    """On a slope the second of two such steps undoes the first, and no gradient is left in the
+    way.
+    """
     assert slope(2, 0.0, pull=2.0) == 0.0
     with pytest.raises(ConfigError, match=r"rate x proximity_weight must be below 1, .* not 2"):
         FedNova(rate=0.5, proximity_weight=4.0)
     FedNova(rate=0.5, proximity_weight=1.9)
 
 
-@pytest.mark.parametrize("steps", [{}, {"steps": torch.tensor(3.0)}], ids=["no steps", "steps of no weight"])
+@pytest.mark.parametrize(
+    "steps", [{}, {"steps": torch.tensor(3.0)}], ids=["no steps", "steps of no weight"]
+)
 def test_a_round_of_fednova_without_steps_changes_nothing(steps: dict[str, Tensor]) -> None:
     method = FedNova()
     state = method.start(small_model)
@@ -266,13 +327,17 @@ def slope(steps: int, momentum: float, pull: float) -> float:
 
 @on_quadratics
 def test_fednova_ends_at_its_own_fixed_point_far_nearer_to_the_optimum_than_fedavg() -> None:
-    """Where sum_k p_k d_k = 0: a client's way from theta is 1 - (1 - rate * curvature)^steps of that to its optimum."""
+    """Where sum_k p_k d_k = 0: a client's way from theta is 1 - (1 - rate * curvature)^steps of
+    that to its optimum.
+    """
     rate = RATE / 3
     reach = 1 - (1 - rate * CURVATURE) ** COUNTS[:, None]
     weight = SHARES[:, None] * reach / COUNTS[:, None]
     fixed = (weight * PLACES).sum(0) / weight.sum(0)
     nova = train(FedNova(active=1.0, epochs=1, rate=rate, **ONE_BY_ONE), rounds=50)[0]
-    average = train(FedProx(active=1.0, epochs=1, rate=rate, proximity_weight=0.0, **ONE_BY_ONE), rounds=50)[0]
+    average = train(
+        FedProx(active=1.0, epochs=1, rate=rate, proximity_weight=0.0, **ONE_BY_ONE), rounds=50
+    )[0]
     assert gap(nova, fixed) < 1e-5
     assert 0.01 < gap(nova, optimum(SHARES)) < gap(average, optimum(SHARES)) / 2
 
@@ -288,7 +353,11 @@ def test_scaffold_takes_the_steps_of_its_algorithm() -> None:
     for _ in range(3):
         ends = np.stack([visit(k, theta, n, control - own[k]) for k, n in enumerate(COUNTS)])
         new = own - control + (theta - ends) / (COUNTS[:, None] * RATE)
-        theta, control, own = theta + 0.9 * (ends - theta).mean(0), control + (new - own).mean(0), new
+        theta, control, own = (
+            theta + 0.9 * (ends - theta).mean(0),
+            control + (new - own).mean(0),
+            new,
+        )
     assert gap(train(replace(QUADRATIC_SCAFFOLD, global_rate=0.9), rounds=3)[0], theta) < 1e-12
 
 
@@ -304,7 +373,9 @@ def test_scaffold_finds_the_optimum_of_all_clients_whatever_their_steps_and_whoe
 
 @on_quadratics
 def test_without_corrections_the_same_clients_miss_it() -> None:
-    plain = FedAvgM(active=1.0, epochs=1, rate=RATE, global_momentum=0.0, weigh_by="nothing", **ONE_BY_ONE)
+    plain = FedAvgM(
+        active=1.0, epochs=1, rate=RATE, global_momentum=0.0, weigh_by="nothing", **ONE_BY_ONE
+    )
     assert gap(train(plain)[0], optimum(EQUAL)) > 0.1
 
 
@@ -329,7 +400,9 @@ def test_vrl_sgd_finds_the_optimum_of_all_clients() -> None:
 
 
 @on_quadratics
-def test_scaffold_with_everybody_and_equal_steps_is_vrl_sgd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaffold_with_everybody_and_equal_steps_is_vrl_sgd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "COUNTS", np.full(5, 6))
     both = [train(method, rounds=5)[0] for method in (QUADRATIC_SCAFFOLD, QUADRATIC_VRL)]
     assert gap(both[0], bias(both[1])) < 1e-12
@@ -337,7 +410,9 @@ def test_scaffold_with_everybody_and_equal_steps_is_vrl_sgd(monkeypatch: pytest.
 
 
 @on_quadratics
-@pytest.mark.parametrize("method", [QUADRATIC_SCAFFOLD, QUADRATIC_VRL], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "method", [QUADRATIC_SCAFFOLD, QUADRATIC_VRL], ids=lambda it: type(it).__name__
+)
 @pytest.mark.parametrize("name", ["not a number", "absurd"])
 def test_a_refused_upload_costs_a_round_but_not_the_optimum(method: Method, name: str) -> None:
     faults = chain(poison(DAMAGES[name], (5, 2), (9, 3)), drop((1, 0), (2, 0), (11, 4)))
@@ -356,7 +431,13 @@ def test_fedavgm_moves_by_momentum_at_the_hub(weigh_by: str, weights: Vector) ->
         velocity = 0.6 * velocity + (theta - mean)
         theta = theta - velocity
     method = FedAvgM(
-        active=1.0, epochs=1, rate=RATE, global_momentum=0.6, momentum=0.3, weigh_by=weigh_by, **ONE_BY_ONE
+        active=1.0,
+        epochs=1,
+        rate=RATE,
+        global_momentum=0.6,
+        momentum=0.3,
+        weigh_by=weigh_by,
+        **ONE_BY_ONE,
     )
     assert gap(train(method, rounds=4)[0], theta) < 1e-12
 
@@ -381,10 +462,22 @@ def test_the_row_of_semifls_table_clips_decays_and_keeps_nesterov_momentum_at_cl
     assert gap(train(method, rounds=3)[0], theta) < 1e-12
 
 
-def test_scaffold_is_five_points_ahead_of_fedavg_after_ten_rounds_with_clients_that_are_unlike() -> None:
-    """Digits by Dirichlet 0.1, all labelled, four of ten clients a round; seven to 23 points with seeds 0 to 5."""
+def test_scaffold_is_five_points_ahead_of_fedavg_with_clients_that_are_unlike() -> None:
+    """Digits by Dirichlet 0.1, all labelled, four of ten clients a round; seven to 23 points with
+    seeds 0 to 5.
+    """
     corrected = configure("scaffold", data="digits", rounds=10, evaluate_every=10, executor="loop")
     options: dict[str, Any] = {"split": asdict(corrected.split), "model": asdict(corrected.model)}
-    alike = {name: corrected.settings[name] for name in ("active", "epochs", "batch", "rate", "view")}
-    plain = configure("fedavg", data="digits", rounds=10, evaluate_every=10, executor="loop", settings=alike, **options)
+    alike = {
+        name: corrected.settings[name] for name in ("active", "epochs", "batch", "rate", "view")
+    }
+    plain = configure(
+        "fedavg",
+        data="digits",
+        rounds=10,
+        evaluate_every=10,
+        executor="loop",
+        settings=alike,
+        **options,
+    )
     assert run(corrected).last.accuracy >= run(plain).last.accuracy + 0.05

@@ -1,4 +1,6 @@
-"""The two theorem studies: their problems meet the assumptions, and what they find is what can be known otherwise."""
+"""The two theorem studies: their problems meet the assumptions, and what they find is what can be
+known otherwise.
+"""
 
 import json
 import math
@@ -36,7 +38,9 @@ from fedglean.reproduce.study import Wish
 from fedglean.reproduce.theorems import THEOREMS, _shortened, rates
 
 WORLDS = [World(), World(0.5, 0.0), World(2.0, 1.0), World(alpha=2.0), World(q=0.5)]
-TRUE = pytest.mark.parametrize("world", WORLDS, ids=lambda world: f"{world.s}-{world.v}-{world.alpha}-{world.q}")
+TRUE = pytest.mark.parametrize(
+    "world", WORLDS, ids=lambda world: f"{world.s}-{world.v}-{world.alpha}-{world.q}"
+)
 
 
 @TRUE
@@ -44,7 +48,8 @@ def test_masses_are_probabilities_and_the_bayes_risk_is_in_closed_form(world: Wo
     for mass in (world.labelled, world.unlabelled):
         assert mass.min() >= 0 and mass.sum() == pytest.approx(1)
     if world.alpha == world.q == 1:
-        # p_l is 4, 1, C, 1 over its parts with C = 2; the integral of (1 - |u|) / 2 is |u| / 2 - u^2 / 4.
+        # p_l is 4, 1, C, 1 over its parts with C = 2; the integral of (1 - |u|) / 2 is |u| / 2 -
+        # u^2 / 4.
         def doubt(far: float) -> float:
             return far / 2 - far**2 / 4
 
@@ -59,7 +64,9 @@ def test_masses_are_probabilities_and_the_bayes_risk_is_in_closed_form(world: Wo
 @TRUE
 def test_confident_points_are_as_frequent_as_a1_says(world: World) -> None:
     for delta in (0.02, 0.05, 0.1):
-        assert world.unlabelled[world.doubt <= delta].sum() == pytest.approx((2 * delta) ** world.s, rel=0.02)
+        assert world.unlabelled[world.doubt <= delta].sum() == pytest.approx(
+            (2 * delta) ** world.s, rel=0.02
+        )
 
 
 @TRUE
@@ -77,7 +84,9 @@ def test_an_augmented_points_label_follows_m_as_a2_says(world: World) -> None:
             mirrored[-1 - source] = sent[source]
             moved = world._transmitted(one) + world._transmitted(mirrored)
             masses[0] += moved
-            masses[1] += world.margin[source] * (world._transmitted(one) - world._transmitted(mirrored))
+            masses[1] += world.margin[source] * (
+                world._transmitted(one) - world._transmitted(mirrored)
+            )
     reached = np.abs(world.margin) < 1 - 2 * delta
     assert np.allclose(masses[1][reached] / masses[0][reached], world.margin[reached], atol=2e-3)
     assert masses[0][middle:][: middle // 2].min() > 0
@@ -127,19 +136,25 @@ def test_the_risk_of_a_shifted_boundary_is_an_integral() -> None:
 
 
 def test_large_samples_have_the_risk_that_smoothing_alone_gives() -> None:
-    """The kernel moves the boundary to where 4 (h - u)^2 = (h + u)^2: a third of the bandwidth, in units of u."""
+    """The kernel moves the boundary to where 4 (h - u)^2 = (h + u)^2: a third of the bandwidth, in
+    units of u.
+    """
     world = World()
     labels = 10**12
     moved = 2 * world.labelled_bandwidth(labels) / 3
     density = 1 / (0.4 * 5 + 0.4 * 3 + 0.2 * 2)
-    assert supervised_risk(world, labels, generator(0)) == pytest.approx(density * moved**2 / 2, rel=0.1)
+    assert supervised_risk(world, labels, generator(0)) == pytest.approx(
+        density * moved**2 / 2, rel=0.1
+    )
 
 
 def test_unlabelled_points_lower_the_risk_where_the_theorem_says_so() -> None:
     world = World(0.5, 0.0)
     labels = round((10**11) ** 0.79)
     without = np.mean([supervised_risk(world, labels, generator(seed)) for seed in range(3)])
-    with_them = np.mean([semi_supervised_risk(world, 10**11, labels, generator(seed)) for seed in range(3)])
+    with_them = np.mean(
+        [semi_supervised_risk(world, 10**11, labels, generator(seed)) for seed in range(3)]
+    )
     assert with_them < 0.6 * without
 
 
@@ -153,20 +168,31 @@ def test_fitted_rates_are_near_the_predicted_ones(monkeypatch: pytest.MonkeyPatc
     assert found["easy"]["fitted"] > found["hard"]["fitted"]
 
 
-def test_the_kernel_study_leaves_numbers_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_kernel_study_leaves_numbers_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     THEOREMS["semifl-theorem"].run(Wish(tmp_path, scale=0.05, cell="labels", quiet=True))
     numbers = json.loads((tmp_path / "result-labels.json").read_bytes())["found"]["labels"]
     assert (tmp_path / "figure-labels.png").stat().st_size > 5000
     assert numbers["helps_up_to"] in numbers["n_u"]
     index = numbers["n_u"].index(numbers["helps_up_to"])
-    assert numbers["balanced"][index] < numbers["alone"] and "unlabelled points help" in capsys.readouterr().out
+    assert (
+        numbers["balanced"][index] < numbers["alone"]
+        and "unlabelled points help" in capsys.readouterr().out
+    )
 
 
-def test_the_critical_share_of_labels_is_read_off_all_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few samples make slopes that rise and fall; the crossing of one of them alone would be anywhere."""
+def test_the_critical_share_of_labels_is_read_off_all_slopes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few samples make slopes that rise and fall; the crossing of one of them alone would be
+    anywhere.
+    """
     monkeypatch.setattr(theorems, "FITTED", [10**10, 10**12])
     monkeypatch.setattr(
-        theorems, "_mean_risk", lambda world, size, labels, repeats: wanted[round(math.log(labels, size), 2)](size)
+        theorems,
+        "_mean_risk",
+        lambda world, size, labels, repeats: wanted[round(math.log(labels, size), 2)](size),
     )
     monkeypatch.setattr(theorems, "supervised_risk", lambda world, labels, draw: 1.0)
     noise = dict(zip(theorems.ZETAS, (0, 0.02, -0.03, 0.02, -0.03, 0.02, 0), strict=True))
@@ -191,8 +217,12 @@ def test_the_gradient_by_hand_is_autograds() -> None:
     for share, known, unknown, label in zip(
         problem.weights, federation.labelled, federation.unlabelled, soft, strict=True
     ):
-        seen = view("plain", known.store[known.index], known.index, recipe, torch.float64).flatten(1)
-        unseen = view("plain", unknown.store[unknown.index], unknown.index, recipe, torch.float64).flatten(1)
+        seen = view("plain", known.store[known.index], known.index, recipe, torch.float64).flatten(
+            1
+        )
+        unseen = view(
+            "plain", unknown.store[unknown.index], unknown.index, recipe, torch.float64
+        ).flatten(1)
         assert torch.equal(label, method.soft_labels((unseen @ weight.T).softmax(-1).detach(), 1.0))
         logs = (unseen @ weight.T).log_softmax(-1)
         loss = torch.nn.functional.cross_entropy(seen @ weight.T, known.label)
@@ -204,7 +234,9 @@ def test_the_gradient_by_hand_is_autograds() -> None:
 
 
 def test_the_smoothness_bounds_every_pair_of_models() -> None:
-    experiment = prepare(config_of("Fed-SHVR", Visits(6), 10), split_of(load("coarse-digits").train_labels))
+    experiment = prepare(
+        config_of("Fed-SHVR", Visits(6), 10), split_of(load("coarse-digits").train_labels)
+    )
     problem = Problem.of(experiment)
     draw = torch.Generator().manual_seed(0)
     for _ in range(50):
@@ -229,14 +261,20 @@ def test_the_bend_of_the_divergence_is_never_larger() -> None:
 
 def test_the_step_size_keeps_to_its_bounds_from_the_stated_round_on() -> None:
     visits, smoothness = Visits(6), 1.6
-    assert visits.steps == [1, 1, 2, 2] and visits.mean_steps == pytest.approx((11 * 2 + 17 * 4) / sum(IMAGES))
+    assert visits.steps == [1, 1, 2, 2] and visits.mean_steps == pytest.approx(
+        (11 * 2 + 17 * 4) / sum(IMAGES)
+    )
     enough = visits.enough_rounds(smoothness)
     assert visits.rate(enough) <= visits.largest_rate(smoothness) < visits.rate(enough - 1)
-    assert visits.largest_rate(smoothness) <= 4 / 17 * SOFT / (visits.mean_steps * (2 * smoothness**2 + 1))
+    assert visits.largest_rate(smoothness) <= 4 / 17 * SOFT / (
+        visits.mean_steps * (2 * smoothness**2 + 1)
+    )
 
 
 def test_gaps_are_of_the_models_that_the_run_loop_made() -> None:
-    """The gap falls a lot for Fed-SHVR; Fed-SVR weighs clients by their steps and stays away from the solution."""
+    """The gap falls a lot for Fed-SHVR; Fed-SVR weighs clients by their steps and stays away from
+    the solution.
+    """
     found = {method: gaps(method, Visits(2), 60, 2)[0] for method in METHODS}
     assert found["Fed-SHVR"][-1] < 0.02 * found["Fed-SHVR"][0]
     assert found["Fed-SVR"][30:].mean() > 5 * found["Fed-SHVR"][30:].mean()
@@ -266,6 +304,11 @@ def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
 
 
 def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:
-    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [1000, 2000, 4000, 8000]
+    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [
+        1000,
+        2000,
+        4000,
+        8000,
+    ]
     with pytest.raises(ConfigError, match=r"use at least --scale 0\.004"):
         _shortened("short", 0.0039)

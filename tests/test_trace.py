@@ -1,4 +1,6 @@
-"""A step that was written down, or that a compiler takes, does what the lifted one does, to the bit."""
+"""A step that was written down, or that a compiler takes, does what the lifted one does, to the
+bit.
+"""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -26,12 +28,16 @@ SOME: dict[str, dict[str, Any]] = {
 
 def written_after(often: int, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = experiment._setting
-    monkeypatch.setattr(experiment, "_setting", lambda *given: replace(setting(*given), often=often))
+    monkeypatch.setattr(
+        experiment, "_setting", lambda *given: replace(setting(*given), often=often)
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "stack"])
 @pytest.mark.parametrize("name", SOME)
-def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_down_or_not_every_bit_is_the_same(
+    name: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[int] = []
     write = trace._written_down
 
@@ -50,9 +56,19 @@ def test_written_down_or_not_every_bit_is_the_same(name: str, executor: str, mon
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `torch.compile` makes of a method's Python, run as it is: what is made of that for a GPU needs one."""
-    options: dict[str, Any] = {"model": "cnn", "rounds": 2, "device": "cpu", "executor": "stack", "dtype": "float64"}
+def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `torch.compile` makes of a method's Python, run as it is: what is made of that for a GPU
+    needs one.
+    """
+    options: dict[str, Any] = {
+        "model": "cnn",
+        "rounds": 2,
+        "device": "cpu",
+        "executor": "stack",
+        "dtype": "float64",
+    }
     options |= {"epochs": 1} if "epochs" in {field.name for field in fields(METHODS[name])} else {}
     plain, compiler, compiled = trained(name, options), torch.compile, []
 
@@ -74,7 +90,9 @@ def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(name: str, monke
 
 def test_functions_that_are_compiled_do_not_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **_: compiler(function, backend="eager", fullgraph=True))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **_: compiler(function, backend="eager", fullgraph=True)
+    )
     for number in range(70):  # of one function, the compiler makes no more than 64
 
         def add(x: Tensor, number: int = number) -> Tensor:

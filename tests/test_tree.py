@@ -27,16 +27,32 @@ def tensor(shape: list[int], dtype: torch.dtype, start: int) -> torch.Tensor:
     return (torch.arange(torch.Size(shape).numel()).reshape(shape) + start).to(dtype)
 
 
-TENSORS = st.builds(tensor, st.lists(st.integers(0, 3), max_size=3), st.sampled_from(DTYPES), st.integers(0, 9))
-MODELS = st.builds(lambda it, seed: it.initial(seed), st.sampled_from([RUNNING, PLAIN]), st.integers(0, 9))
-PLAIN_LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text()
+TENSORS = st.builds(
+    tensor, st.lists(st.integers(0, 3), max_size=3), st.sampled_from(DTYPES), st.integers(0, 9)
+)
+MODELS = st.builds(
+    lambda it, seed: it.initial(seed), st.sampled_from([RUNNING, PLAIN]), st.integers(0, 9)
+)
+PLAIN_LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text()
+)
 NAMES = st.text("abcxyz.", min_size=1, max_size=4)
 
 
 def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     several = st.lists(children, max_size=3)
     by_name = st.dictionaries(NAMES, children, max_size=3)
-    return several | several.map(tuple) | by_name | by_name.map(Record) | st.dictionaries(st.integers(), children)
+    return (
+        several
+        | several.map(tuple)
+        | by_name
+        | by_name.map(Record)
+        | st.dictionaries(st.integers(), children)
+    )
 
 
 TREES = st.recursive(TENSORS | MODELS | PLAIN_LEAVES, containers, max_leaves=6)
@@ -49,7 +65,9 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
     if isinstance(a, Model):
-        return a.architecture == b.architecture and same([a.parameters, a.statistics], [b.parameters, b.statistics])
+        return a.architecture == b.architecture and same(
+            [a.parameters, a.statistics], [b.parameters, b.statistics]
+        )
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple):
@@ -62,7 +80,13 @@ def tensors_of(content: Any) -> list[torch.Tensor]:
         return [*content.parameters.values(), *content.statistics.values()]
     if isinstance(content, torch.Tensor):
         return [content]
-    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list | tuple) else ()
+    inner = (
+        content.values()
+        if isinstance(content, dict)
+        else content
+        if isinstance(content, list | tuple)
+        else ()
+    )
     return [leaf for child in inner for leaf in tensors_of(child)]
 
 
@@ -93,7 +117,9 @@ def test_named_tensors_rebuild_the_tree_they_came_from(content: Any) -> None:
 @settings(max_examples=30, deadline=None)
 @given(TREES)
 def test_the_size_of_a_tree_is_that_of_its_tensors(content: Any) -> None:
-    assert tree.size_in_bytes(content) == sum(leaf.untyped_storage().nbytes() for leaf in tensors_of(content))
+    assert tree.size_in_bytes(content) == sum(
+        leaf.untyped_storage().nbytes() for leaf in tensors_of(content)
+    )
 
 
 def test_a_record_reads_as_attributes_and_says_what_there_is() -> None:
@@ -108,7 +134,11 @@ def test_a_record_reads_as_attributes_and_says_what_there_is() -> None:
 
 def test_mapping_over_a_record_keeps_names_and_order() -> None:
     doubled = tree.map(lambda leaf: leaf * 2, Record(b=1, a=(2, 3)))
-    assert isinstance(doubled, Record) and list(doubled) == ["b", "a"] and doubled == {"b": 2, "a": (4, 6)}
+    assert (
+        isinstance(doubled, Record)
+        and list(doubled) == ["b", "a"]
+        and doubled == {"b": 2, "a": (4, 6)}
+    )
 
 
 def test_a_model_and_a_record_are_nodes_and_not_leaves() -> None:
@@ -119,7 +149,10 @@ def test_a_model_and_a_record_are_nodes_and_not_leaves() -> None:
 def test_arithmetic_goes_leaf_by_leaf() -> None:
     a, b = {"x": torch.tensor([3.0, 4.0])}, {"x": torch.tensor([1.0, 1.0])}
     assert tree.add(a, b)["x"].tolist() == [4, 5] and tree.subtract(a, b)["x"].tolist() == [2, 3]
-    assert tree.zeros(a)["x"].tolist() == [0, 0] and float(tree.norm({"p": a, "q": torch.tensor(12.0)})) == 13
+    assert (
+        tree.zeros(a)["x"].tolist() == [0, 0]
+        and float(tree.norm({"p": a, "q": torch.tensor(12.0)})) == 13
+    )
     assert tree.select(torch.tensor(False), a, b)["x"].tolist() == [1, 1]
     assert tree.select(torch.tensor(True), a, b)["x"].tolist() == [3, 4]
 
@@ -140,19 +173,27 @@ def test_what_no_file_can_hold_is_refused_by_type(content: Any) -> None:
 
 @pytest.mark.parametrize("key", [(1, 2), None, 1.5, b"a"])
 def test_a_key_that_would_come_back_as_another_or_not_at_all_is_refused(key: Any) -> None:
-    with pytest.raises(TypeError, match="the keys of a tree must be text or whole numbers; /pairs has the key"):
+    with pytest.raises(
+        TypeError, match="the keys of a tree must be text or whole numbers; /pairs has the key"
+    ):
         tree.encode({"pairs": {key: torch.ones(1)}})
 
 
 @pytest.mark.parametrize(
-    "content", [{"a/b": torch.ones(1), "a": {"b": torch.zeros(1)}}, {1: torch.ones(1), "1": torch.ones(2)}]
+    "content",
+    [{"a/b": torch.ones(1), "a": {"b": torch.zeros(1)}}, {1: torch.ones(1), "1": torch.ones(2)}],
 )
 def test_two_tensors_of_one_path_are_refused_and_not_mixed_up(content: Any) -> None:
     with pytest.raises(TypeError, match="would both be called"):
         tree.encode(content)
 
 
-GOOD = {"model": PLAIN.initial(1), "list": [1, torch.ones(2)], "record": Record(a=None), "pair": (True, "x")}
+GOOD = {
+    "model": PLAIN.initial(1),
+    "list": [1, torch.ones(2)],
+    "record": Record(a=None),
+    "pair": (True, "x"),
+}
 
 
 def without_the_last(spec: Any) -> Any:

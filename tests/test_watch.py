@@ -34,10 +34,14 @@ def watching(*folders: Path) -> Iterator[Watcher]:
             thread.join()
 
 
-def ask(watcher: Watcher, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+def ask(
+    watcher: Watcher, path: str, method: str = "GET", **headers: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", watcher.server_port, timeout=30)
     try:
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        connection.request(
+            method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
         reply = connection.getresponse()
         return reply.status, reply.headers, reply.read()
     finally:
@@ -50,7 +54,14 @@ def test_watch_serves_the_page_and_its_data_and_nothing_else(made: Made) -> None
         status, headers, body = ask(watcher, "/")
         assert status == 200 and headers["Content-Type"] == "text/html; charset=utf-8"
         assert json.loads(Reader(body.decode()).texts["data"])["live"] is True
-        for path in ("/config.toml", "/seed-0/metrics.jsonl", "/../../etc/passwd", "//etc/passwd", "/%2e%2e/", "/data"):
+        for path in (
+            "/config.toml",
+            "/seed-0/metrics.jsonl",
+            "/../../etc/passwd",
+            "//etc/passwd",
+            "/%2e%2e/",
+            "/data",
+        ):
             assert ask(watcher, path)[0] == 404
         for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS"):
             assert ask(watcher, "/", method)[0] == 501
@@ -58,12 +69,16 @@ def test_watch_serves_the_page_and_its_data_and_nothing_else(made: Made) -> None
         assert ask(watcher, "/data.json", Host=f"localhost:{watcher.server_port}")[0] == 200
 
 
-def test_a_reader_who_leaves_in_mid_page_is_no_error(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_who_leaves_in_mid_page_is_no_error(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
     with watching(made.all / "hub-only") as watcher:
         watcher.data["headline"]["more than a socket holds"] = "." * 10**7
         threads = threading.active_count()
         with socket.create_connection(watcher.server_address) as reader:
-            reader.sendall(f"GET / HTTP/1.0\r\nHost: localhost:{watcher.server_port}\r\n\r\n".encode())
+            reader.sendall(
+                f"GET / HTTP/1.0\r\nHost: localhost:{watcher.server_port}\r\n\r\n".encode()
+            )
             assert reader.recv(1)
         until(lambda: threading.active_count() == threads)
     assert not capsys.readouterr().err
@@ -85,8 +100,22 @@ def test_watch_sends_data_only_when_they_are_new(made: Made, tmp_path: Path) -> 
 
 
 def test_watch_shows_rounds_while_a_run_goes_on_in_another_process(tmp_path: Path) -> None:
-    words = ["run", "hub-only", "--labels", "hub:50", "--model", "mlp", "--rounds", "40", "--quiet", "--device", "cpu"]
-    process = subprocess.Popen([*MAIN, *words, "--executor", "loop", "--out", str(tmp_path / "run")])
+    words = [
+        "run",
+        "hub-only",
+        "--labels",
+        "hub:50",
+        "--model",
+        "mlp",
+        "--rounds",
+        "40",
+        "--quiet",
+        "--device",
+        "cpu",
+    ]
+    process = subprocess.Popen(
+        [*MAIN, *words, "--executor", "loop", "--out", str(tmp_path / "run")]
+    )
     until(lambda: (tmp_path / "run/config.toml").exists())
     counts = [0]
     with watching(tmp_path / "run") as watcher:
@@ -132,17 +161,28 @@ def test_tensorboard_gets_the_numbers_of_the_metrics(made: Made, tmp_path: Path)
         assert call("tensorboard", made.all, "--out", tmp_path).exit_code == 0
     for seed in (0, 1):
         place = tmp_path / f"semifl/seed-{seed}"
-        events, history = EventAccumulator(str(place)).Reload(), lines(made.all / f"semifl/seed-{seed}")
+        events, history = (
+            EventAccumulator(str(place)).Reload(),
+            lines(made.all / f"semifl/seed-{seed}"),
+        )
         assert len(list(place.iterdir())) == 1
         name = made.semifl.results[0].names[0]
         scalars = events.Scalars(f"accuracy/{name}")
         assert [each.step for each in scalars] == [1, 2, 3, 4]
-        assert [each.value for each in scalars] == pytest.approx([line["accuracy"][name] for line in history])
-        assert [each.value for each in events.Scalars("bytes_up")] == [line["bytes_up"] for line in history]
-        assert {"pseudo/confident_share", "phases/clients", "seconds", "refused"} <= set(events.Tags()["scalars"])
+        assert [each.value for each in scalars] == pytest.approx(
+            [line["accuracy"][name] for line in history]
+        )
+        assert [each.value for each in events.Scalars("bytes_up")] == [
+            line["bytes_up"] for line in history
+        ]
+        assert {"pseudo/confident_share", "phases/clients", "seconds", "refused"} <= set(
+            events.Tags()["scalars"]
+        )
 
 
-def test_without_tensorboard_a_sentence_says_what_is_missing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_a_sentence_says_what_is_missing(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     result = call("tensorboard", made.all)
     assert result.exit_code == 2 and "fedglean[tensorboard]" in result.stderr

@@ -1,4 +1,6 @@
-"""The placement `workers`: the same bits as `here` from any number of processes, and no process left over."""
+"""The placement `workers`: the same bits as `here` from any number of processes, and no process
+left over.
+"""
 
 import gc
 import json
@@ -40,7 +42,13 @@ from fedglean.tree import Record
 
 COMMON: dict[str, Any] = {"clients": 5, "block": 2, "rounds": 2, "epochs": 1, "device": "cpu"}
 METHODS: dict[str, dict[str, Any]] = {
-    "semifl": {"labels": "hub:100", "client_batch": 50, "hub_batch": 50, "threshold": 0.2, "active": 1.0},
+    "semifl": {
+        "labels": "hub:100",
+        "client_batch": 50,
+        "hub_batch": 50,
+        "threshold": 0.2,
+        "active": 1.0,
+    },
     "hassle": {"labels": "fraction:0.1", "residual_steps": 1, "active": 1.0, "batch": 100},
     "fed-shvr": {"labels": "fraction:0.1", "model": "cnn", "unlabelled_batch": 100},
 }
@@ -66,12 +74,17 @@ def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[
 
 
 def tensors(progress: Progress) -> dict[str, bytes]:
-    found = tree.named({"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))})
+    found = tree.named(
+        {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
+    )
     return {name: leaf.numpy().tobytes() for name, leaf in found.items()}
 
 
 def lines(history: list[dict[str, Any]]) -> list[str]:
-    timeless = [{name: value for name, value in line.items() if name not in ("seconds", "phases")} for line in history]
+    timeless = [
+        {name: value for name, value in line.items() if name not in ("seconds", "phases")}
+        for line in history
+    ]
     return [json.dumps(line, sort_keys=True) for line in timeless]
 
 
@@ -86,7 +99,9 @@ def no_process_is_left_over() -> Iterator[None]:
 @pytest.mark.parametrize("executor", ["loop", "stack"])
 @pytest.mark.parametrize("method", METHODS)
 def test_one_and_two_workers_give_the_bits_of_here(method: str, executor: str) -> None:
-    config = small(method, executor=executor, dtype="float64")  # in float32 the rounding would hide a wrong order
+    config = small(
+        method, executor=executor, dtype="float64"
+    )  # in float32 the rounding would hide a wrong order
     here = everything(under(config, Here))
     assert all('"answered": 5' in line for line in here["lines"][:2])
     for count in (1, 2):
@@ -113,12 +128,18 @@ class Reversed(Workers):
 
 def test_blocks_in_another_order_would_have_been_other_bits() -> None:
     config = small("fed-shvr", rounds=1, dtype="float64")
-    assert everything(under(config, Reversed, workers=2))["tensors"] != everything(under(config, Here))["tensors"]
+    assert (
+        everything(under(config, Reversed, workers=2))["tensors"]
+        != everything(under(config, Here))["tensors"]
+    )
 
 
 def test_pseudo_labels_are_measured_as_they_are_here() -> None:
     config = small()
-    here, there = (run(replace(config, engine=replace(config.engine, placement=name))) for name in ("here", "workers"))
+    here, there = (
+        run(replace(config, engine=replace(config.engine, placement=name)))
+        for name in ("here", "workers")
+    )
     assert 0 < there.history[0]["pseudo"]["confident_share"] <= 1
     assert lines(there.history) == lines(here.history)
 
@@ -179,8 +200,13 @@ def test_an_exception_in_a_client_is_told_as_it_is_here() -> None:
         with pytest.raises(PartyError) as there:
             everything(experiment)
         assert str(there.value) == str(here.value)
-        assert str(there.value).startswith("round 1, client 3, after request 0 (Predict): ZeroDivisionError")
-        assert "in client" in there.value.__notes__[0] and "divided by nothing" in there.value.__notes__[0]
+        assert str(there.value).startswith(
+            "round 1, client 3, after request 0 (Predict): ZeroDivisionError"
+        )
+        assert (
+            "in client" in there.value.__notes__[0]
+            and "divided by nothing" in there.value.__notes__[0]
+        )
 
 
 def test_a_round_without_a_quorum_stops_with_the_words_of_here() -> None:
@@ -196,13 +222,16 @@ def test_a_round_without_a_quorum_stops_with_the_words_of_here() -> None:
 def test_a_worker_that_dies_is_noticed_at_once() -> None:
     began = time.monotonic()
     with pytest.raises(
-        RoundError, match=r"round 1: a worker .* died by signal 9 while it had clients 2 to 3; .*resumed"
+        RoundError,
+        match=r"round 1: a worker .* died by signal 9 while it had clients 2 to 3; .*resumed",
     ):
         everything(with_method(Dying, workers=2))
     assert time.monotonic() - began < 10
 
 
-def test_a_finished_run_is_shown_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_shown_without_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of a cluster may be gone by then."""
     for method in ("semifl", "hassle"):  # with and without something after the last round
         config = small(method, rounds=1, placement="workers", workers=1)
@@ -215,7 +244,9 @@ def test_a_finished_run_is_shown_without_workers(tmp_path: Path, monkeypatch: py
 def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path: Path) -> None:
     config = small(rounds=3)
     whole = run(config, tmp_path / "whole")
-    experiment = under(replace(config, engine=replace(config.engine, placement="workers")), Workers, workers=2)
+    experiment = under(
+        replace(config, engine=replace(config.engine, placement="workers")), Workers, workers=2
+    )
     folder = RunFolder.create(tmp_path / "killed", experiment)
 
     def strike(lines: list[dict[str, Any]]) -> None:
@@ -226,8 +257,13 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
     with pytest.raises(RoundError, match=r"round 2: a worker .* died by signal 9"):
         play([Run(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
     resumed = resume(tmp_path / "killed")
-    assert resumed.config.engine.placement == "workers" and lines(resumed.history) == lines(whole.history)
-    models = [(path / "model.safetensors").read_bytes() for path in (tmp_path / "whole", tmp_path / "killed")]
+    assert resumed.config.engine.placement == "workers" and lines(resumed.history) == lines(
+        whole.history
+    )
+    models = [
+        (path / "model.safetensors").read_bytes()
+        for path in (tmp_path / "whole", tmp_path / "killed")
+    ]
     assert models[0] == models[1]
 
 
@@ -237,8 +273,8 @@ from fedglean.config import configure
 from fedglean.experiment import prepare
 from fedglean.run import Run, play
 
-config = configure("semifl", clients=4, block=1, labels="hub:50", epochs=1, rounds=500, executor="loop", device="cpu",
-                   placement="workers", workers=2)
+config = configure("semifl", clients=4, block=1, labels="hub:50", epochs=1, rounds=500,
+                   executor="loop", device="cpu", placement="workers", workers=2)
 experiment = prepare(config)
 def tell(lines):
     print(*[worker.process.pid for worker in experiment.placement.pool.workers], flush=True)
@@ -293,12 +329,19 @@ def test_a_pool_that_is_forgotten_ends_its_processes() -> None:
 def test_trees_travel_as_plain_bytes_and_stay_what_they_were() -> None:
     model = Architecture("cnn", (1, 8, 8), 10).initial(3)
     shared = torch.arange(6.0).reshape(2, 3).T
-    numbers = [torch.tensor(1.5, dtype=torch.bfloat16), torch.zeros(0, 4), torch.tensor([True, False]), shared[1:]]
+    numbers = [
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        torch.zeros(0, 4),
+        torch.tensor([True, False]),
+        shared[1:],
+    ]
     ours, theirs = multiprocessing.Pipe()
     ours.send_bytes(packed(Record(model=model, twice=(shared, shared), numbers=numbers)))
     got = theirs.recv()
     assert got.model.architecture == model.architecture and got.twice[0] is got.twice[1]
-    for a, b in zip(tree.named(got).values(), tree.named([model, shared, shared, numbers]).values(), strict=True):
+    for a, b in zip(
+        tree.named(got).values(), tree.named([model, shared, shared, numbers]).values(), strict=True
+    ):
         assert a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
         assert not a.is_shared() and a.data_ptr() % 16 == 0  # type: ignore[no-untyped-call]
     whole = torch.zeros(1_000_000)
@@ -310,7 +353,9 @@ def test_neither_placement_nor_workers_are_part_of_what_a_result_is_called() -> 
 
 
 def test_what_workers_cannot_do_is_refused_before_any_work() -> None:
-    with pytest.raises(ConfigError, match=r"one thread per process, but engine.threads is 2; use --threads 1"):
+    with pytest.raises(
+        ConfigError, match=r"one thread per process, but engine.threads is 2; use --threads 1"
+    ):
         prepare(small(placement="workers", threads=2))
     with pytest.raises(ConfigError, match=r"engine.workers must be at least 0, not -1"):
         small(workers=-1)

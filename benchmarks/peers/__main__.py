@@ -13,7 +13,9 @@ SEEDS = range(1, 6)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="fedglean and its peers, CPU and wall seconds a round")
+    parser = argparse.ArgumentParser(
+        description="fedglean and its peers, CPU and wall seconds a round"
+    )
     parser.add_argument("tasks", nargs="*", help="S1, S2; both if left out")
     parser.add_argument("--turns", type=int, default=5, help="measured turns of each system")
     names = [system.name for system in SYSTEMS]

@@ -1,4 +1,6 @@
-"""FedAvg as one writes it by hand in PyTorch: one model, loaded anew for each client, and a running sum."""
+"""FedAvg as one writes it by hand in PyTorch: one model, loaded anew for each client, and a running
+sum.
+"""
 
 import copy
 
@@ -19,7 +21,9 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, task: Task) -> None:
         optimiser.step()
 
 
-def play_round(hub: nn.Module, local: nn.Module, images: Tensor, labels: Tensor, task: Task) -> None:
+def play_round(
+    hub: nn.Module, local: nn.Module, images: Tensor, labels: Tensor, task: Task
+) -> None:
     """Sample, train, average."""
     total = [torch.zeros_like(weight) for weight in hub.parameters()]
     for client in torch.randperm(task.clients)[: task.active].tolist():

@@ -1,4 +1,6 @@
-"""Flower's client. In a module of its own: an app defined in the main script is pickled with its cache every time."""
+"""Flower's client. In a module of its own: an app defined in the main script is pickled with its
+cache every time.
+"""
 
 import os
 from functools import cache

@@ -1,4 +1,6 @@
-"""The networks as plain PyTorch modules, for all but fedglean, whose own words for them are in `with_fedglean`."""
+"""The networks as plain PyTorch modules, for all but fedglean, whose own words for them are in
+`with_fedglean`.
+"""
 
 import torch
 from task import CLASSES, Arrays, Task
@@ -31,5 +33,7 @@ def accuracy(model: nn.Module, arrays: Arrays) -> float:
     """The share of the test set that is classified rightly."""
     model.eval()
     with torch.no_grad():
-        guess = torch.cat([model(part) for part in torch.split(torch.from_numpy(arrays.test), 500)]).argmax(1)
+        guess = torch.cat(
+            [model(part) for part in torch.split(torch.from_numpy(arrays.test), 500)]
+        ).argmax(1)
     return float((guess.numpy() == arrays.test_labels).mean())

@@ -18,12 +18,15 @@ from task import TEST, Task
 
 
 def rows(entries: Sequence[Entry], by_hand: Sequence[float]) -> list[dict[str, Any]]:
-    """One a system; `ratio` is CPU against fedglean's cheaper executor, `counts` whether it learnt as the loop did.
+    """One a system; `ratio` is CPU against fedglean's cheaper executor, `counts` whether it learnt
+    as the loop did.
 
     `by_hand` are accuracies of the loop by hand with several seeds.
     """
     ran = [entry for entry in entries if entry.failed is None]
-    own = min((entry.cost("cpu") for entry in ran if entry.system.startswith("fedglean")), default=None)
+    own = min(
+        (entry.cost("cpu") for entry in ran if entry.system.startswith("fedglean")), default=None
+    )
     return [_row(entry, own, by_hand) for entry in entries]
 
 
@@ -43,13 +46,17 @@ def _row(entry: Entry, own: float | None, by_hand: Sequence[float]) -> dict[str,
 
 
 def noise(by_hand: Sequence[float]) -> float:
-    """Three standard deviations of the loop by hand over seeds, and of what the test set's size leaves open."""
+    """Three standard deviations of the loop by hand over seeds, and of what the test set's size
+    leaves open.
+    """
     mean = fmean(by_hand)
     return 3 * sqrt(variance(by_hand) + 2 * mean * (1 - mean) / TEST)
 
 
 def table(task: Task, found: Sequence[Mapping[str, Any]]) -> Table:
-    made = Table(title=f"{task.name}: seconds a round, median; CPU as a ratio to fedglean's cheaper executor")
+    made = Table(
+        title=f"{task.name}: seconds a round, median; CPU as a ratio to fedglean's cheaper executor"
+    )
     for heading in ("system", "CPU ms", "CPU range", "wall ms", "ratio", "accuracy", "counts"):
         made.add_column(heading, justify="left" if heading == "system" else "right", no_wrap=True)
     for row in found:
@@ -77,7 +84,11 @@ def circumstances() -> dict[str, Any]:
     changed = _git("status", "--porcelain", "--", "src")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+        },
         "python": platform.python_version(),
         "commit": _git("rev-parse", "HEAD"),
         "changed_since": changed.splitlines(),
@@ -87,7 +98,10 @@ def circumstances() -> dict[str, Any]:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def _git(*words: str) -> str:

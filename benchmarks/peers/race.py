@@ -1,4 +1,6 @@
-"""One race: workers are started and warmed up one after the other, then play turn by turn, round robin."""
+"""One race: workers are started and warmed up one after the other, then play turn by turn, round
+robin.
+"""
 
 import json
 import os
@@ -13,7 +15,12 @@ from systems import SIDE, System, interpreter
 from task import Task
 
 HERE = Path(__file__).resolve().parent
-ALONE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+ALONE = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
 
 
 class Failed(Exception):
@@ -101,7 +108,9 @@ def race(task: Task, systems: Sequence[System], data: Path, turns: int) -> list[
 
 
 def other_seeds(task: Task, data: Path, turns: int, seeds: Sequence[int]) -> list[float]:
-    """What the loop by hand comes to after as many rounds with other seeds: which clients came decides much of it."""
+    """What the loop by hand comes to after as many rounds with other seeds: which clients came
+    decides much of it.
+    """
     found = []
     for seed in seeds:
         worker = Worker(System(f"by hand {seed}", "by_hand", str(seed)), task, data)
@@ -122,7 +131,9 @@ def _attempt(entry: Entry, act: Any, workers: dict[str, Worker], *more: Any) -> 
             worker.leave()
 
 
-def _start(entry: Entry, workers: dict[str, Worker], system: System, task: Task, data: Path) -> None:
+def _start(
+    entry: Entry, workers: dict[str, Worker], system: System, task: Task, data: Path
+) -> None:
     workers[system.name] = Worker(system, task, data)
     entry.warm_up = workers[system.name].listen()
 

@@ -1,4 +1,6 @@
-"""Who takes part, and the virtual environment each of them runs in, made when it is first needed."""
+"""Who takes part, and the virtual environment each of them runs in, made when it is first
+needed.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,9 @@ TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class System:
-    """A worker's script with its argument; without a requirement it runs where fedglean is installed."""
+    """A worker's script with its argument; without a requirement it runs where fedglean is
+    installed.
+    """
 
     name: str
     script: str
@@ -47,7 +51,9 @@ def interpreter(system: System) -> Path:
 
 
 def _install(folder: Path, python: Path, requirement: str) -> None:
-    """The same torch for all: another build would be another race. The rest is what a system itself asks for."""
+    """The same torch for all: another build would be another race. The rest is what a system itself
+    asks for.
+    """
     _run(sys.executable, "-m", "venv", "--clear", folder)
     _run(python, "-m", "pip", "install", "--quiet", TORCH, "numpy", requirement)
 

@@ -1,4 +1,6 @@
-"""The two shapes that every system plays, and their data: synthetic, learnable, the same files for all."""
+"""The two shapes that every system plays, and their data: synthetic, learnable, the same files for
+all.
+"""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ TEST = 2000
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on what. `turn` is how many rounds are timed together: a single one of S1 is too short."""
+    """What is trained on what. `turn` is how many rounds are timed together: a single one of S1 is
+    too short.
+    """
 
     name: str
     shape: tuple[int, int, int]
@@ -43,7 +47,9 @@ class Arrays:
 
 
 def arguments() -> tuple[Task, Path, list[str]]:
-    """A worker's command line: the task, where its data lies, and what else the system wants to be told."""
+    """A worker's command line: the task, where its data lies, and what else the system wants to be
+    told.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("data", type=Path)
@@ -53,11 +59,18 @@ def arguments() -> tuple[Task, Path, list[str]]:
 
 
 def read(folder: Path) -> Arrays:
-    return Arrays(*(np.load(folder / f"{name}.npy") for name in ("train", "train_labels", "test", "test_labels")))
+    return Arrays(
+        *(
+            np.load(folder / f"{name}.npy")
+            for name in ("train", "train_labels", "test", "test_labels")
+        )
+    )
 
 
 def write(task: Task, folder: Path) -> None:
-    """Once as float32 `.npy` for the peers, once as the uint8 `.npz` that fedglean reads; the same pixels."""
+    """Once as float32 `.npy` for the peers, once as the uint8 `.npz` that fedglean reads; the same
+    pixels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(0)
     labels = draw.integers(0, CLASSES, task.clients * task.samples + TEST)
@@ -74,7 +87,10 @@ def write(task: Task, folder: Path) -> None:
     )
     mean, std = train.mean((0, 2, 3), keepdims=True), train.std((0, 2, 3), keepdims=True)
     by_client = (task.clients, task.samples)
-    np.save(folder / "train.npy", ((train - mean) / std).astype(np.float32).reshape(*by_client, *task.shape))
+    np.save(
+        folder / "train.npy",
+        ((train - mean) / std).astype(np.float32).reshape(*by_client, *task.shape),
+    )
     np.save(folder / "train_labels.npy", labels[:-TEST].reshape(by_client))
     np.save(folder / "test.npy", ((test - mean) / std).astype(np.float32))
     np.save(folder / "test_labels.npy", labels[-TEST:])

@@ -1,6 +1,8 @@
-"""fedglean itself: `fedavg` through the round loop, gate on, tests off, nothing written; the executor is an argument.
+"""fedglean itself: `fedavg` through the round loop, gate on, tests off, nothing written; the
+executor is an argument.
 
-The two networks are no models of the package: they are written in its words here and entered in its table of nets.
+The two networks are no models of the package: they are written in its words here and entered in its
+table of nets.
 """
 
 from collections.abc import Callable
@@ -31,7 +33,9 @@ def pfl_cnn(layers: Layers, images: Tensor) -> Tensor:
     """S2."""
     x = F.relu(layers.conv("conv1", images, 32, padding=0, bias=True))
     x = F.max_pool2d(F.relu(layers.conv("conv2", x, 64, padding=0, bias=True)), 2)
-    return layers.linear("output", F.relu(layers.linear("hidden", x.flatten(1), 128)), layers.classes)
+    return layers.linear(
+        "output", F.relu(layers.linear("hidden", x.flatten(1), 128)), layers.classes
+    )
 
 
 NETS: dict[str, tuple[str, Callable[[Layers, Tensor], Tensor]]] = {

@@ -28,7 +28,9 @@ class Held:
 class Pipeline(StandalonePipeline):
     """FedLab evaluates after every round: there the turn is given away."""
 
-    def __init__(self, handler: SyncServerHandler, trainer: SGDSerialClientTrainer, turns: Turns) -> None:
+    def __init__(
+        self, handler: SyncServerHandler, trainer: SGDSerialClientTrainer, turns: Turns
+    ) -> None:
         super().__init__(handler, trainer)
         self.turns = turns
 

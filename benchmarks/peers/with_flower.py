@@ -1,4 +1,6 @@
-"""Flower 1.41's simulation: its FedAvg strategy, Ray actors of one core each; CPU is that of all its processes."""
+"""Flower 1.41's simulation: its FedAvg strategy, Ray actors of one core each; CPU is that of all
+its processes.
+"""
 
 import os
 from contextlib import suppress
@@ -36,9 +38,13 @@ def server_of(task: Task, folder: Path) -> ServerApp:
             return None
 
         share = task.active / task.clients
-        strategy = FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=task.clients)
+        strategy = FedAvg(
+            fraction_train=share, fraction_evaluate=0.0, min_available_nodes=task.clients
+        )
         with suppress(Enough):
-            strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=10**6, evaluate_fn=pause)
+            strategy.start(
+                grid, ArrayRecord(model.state_dict()), num_rounds=10**6, evaluate_fn=pause
+            )
 
     return server
 

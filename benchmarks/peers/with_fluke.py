@@ -1,4 +1,6 @@
-"""fluke 0.8: CentralizedFL (its FedAvg) without evaluation; an observer of the rounds gives the turn away."""
+"""fluke 0.8: CentralizedFL (its FedAvg) without evaluation; an observer of the rounds gives the
+turn away.
+"""
 
 import torch
 import without_torchvision_operators  # noqa: F401
@@ -19,9 +21,14 @@ class Held:
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
 
-    def assign(self, clients: int, batch: int) -> tuple[tuple[list[FastDataLoader], list[None]], None]:
+    def assign(
+        self, clients: int, batch: int
+    ) -> tuple[tuple[list[FastDataLoader], list[None]], None]:
         pairs = zip(self.images, self.labels, strict=True)
-        loaders = [FastDataLoader(*pair, num_labels=CLASSES, batch_size=batch, shuffle=True) for pair in pairs]
+        loaders = [
+            FastDataLoader(*pair, num_labels=CLASSES, batch_size=batch, shuffle=True)
+            for pair in pairs
+        ]
         return (loaders, [None] * clients), None
 
 

@@ -1,4 +1,6 @@
-"""pfl-research 0.6: its simulated backend and FederatedAveraging; a callback after each round gives the turn away."""
+"""pfl-research 0.6: its simulated backend and FederatedAveraging; a callback after each round gives
+the turn away.
+"""
 
 from typing import Any
 
@@ -49,7 +51,10 @@ class Pause(TrainingProcessCallback):
 def dataset(arrays: Arrays, task: Task) -> FederatedDataset:
     """A user's data are tensors from the start, so that no copy is made in a round."""
     users = list(range(task.clients))
-    held = {u: [torch.from_numpy(arrays.train[u]), torch.from_numpy(arrays.train_labels[u])] for u in users}
+    held = {
+        u: [torch.from_numpy(arrays.train[u]), torch.from_numpy(arrays.train_labels[u])]
+        for u in users
+    }
     return FederatedDataset.from_slices(held, get_user_sampler("random", users))
 
 

@@ -1,7 +1,8 @@
 """What all workers share: they play in turns, on request, and say what each turn cost.
 
-A worker plays one turn to warm up and reports it; then it waits for a line: `go` is another turn, anything else the
-end. Reports are lines of JSON on what was standard output; all that a system prints itself goes to standard error.
+A worker plays one turn to warm up and reports it; then it waits for a line: `go` is another turn,
+anything else the end. Reports are lines of JSON on what was standard output; all that a system
+prints itself goes to standard error.
 """
 
 import json
@@ -30,13 +31,17 @@ def descendants(root: int) -> Iterator[list[str]]:
                 continue  # gone since the listing
     family, fresh = {root}, {root}
     while fresh:
-        fresh = {pid for pid, fields in stats.items() if int(fields[1]) in fresh and pid not in family}
+        fresh = {
+            pid for pid, fields in stats.items() if int(fields[1]) in fresh and pid not in family
+        }
         family |= fresh
         yield from (stats[pid] for pid in fresh)
 
 
 def children_seconds() -> float:
-    """CPU of all processes that this one started, directly or not, including those that have ended."""
+    """CPU of all processes that this one started, directly or not, including those that have
+    ended.
+    """
     running = sum(sum(map(int, fields[11:15])) for fields in descendants(os.getpid())) / TICKS
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return running + ended.ru_utime + ended.ru_stime

@@ -1,7 +1,9 @@
-"""The gate: what a client sent is checked before it can reach a sum, in simulation as in a real federation.
+"""The gate: what a client sent is checked before it can reach a sum, in simulation as in a real
+federation.
 
-An upload is judged by what was asked for, never by what it says of itself. A refused upload has no effect at all: the
-round ends with the model it would have had without that client, and the client's state stays as it was.
+An upload is judged by what was asked for, never by what it says of itself. A refused upload has no
+effect at all: the round ends with the model it would have had without that client, and the client's
+state stays as it was.
 """
 
 import math
@@ -21,7 +23,8 @@ from fedglean.tree import Tree
 _LARGEST = sys.float_info.max
 #: So many times a number of images is still a float.
 _REPORTED = 1e200
-#: What a client may put into a line of a round: numbers that it reports, letters of the name of one, and of a reason.
+#: What a client may put into a line of a round: numbers that it reports, letters of the name of
+#: one, and of a reason.
 _NUMBERS, _NAME, _REASON = 1000, 100, 300
 
 
@@ -51,7 +54,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What an upload of one name must look like: the tree that was sent under it, or that is expected."""
+    """What an upload of one name must look like: the tree that was sent under it, or that is
+    expected.
+    """
 
     tree: Tree
 
@@ -77,10 +82,19 @@ class Form:
         """Where in a row running variances are, if anywhere."""
         if not any(map(_is_variance, self.leaves)):
             return None
-        return torch.cat([leaf.new_full((leaf.numel(),), _is_variance(path)) for path, leaf in self.leaves.items()]) > 0
+        return (
+            torch.cat(
+                [
+                    leaf.new_full((leaf.numel(),), _is_variance(path))
+                    for path, leaf in self.leaves.items()
+                ]
+            )
+            > 0
+        )
 
     def judged(self, row: Tensor) -> Tensor:
-        """A row as its distance is measured: a variance grows with the square of the weights, so by its root.
+        """A row as its distance is measured: a variance grows with the square of the weights, so by
+        its root.
 
         Of a negative one there is none, and the distance is not finite.
         """
@@ -107,7 +121,10 @@ class Form:
             if got[path].dtype != want.dtype:
                 raise Refused(f"'{name}' at {path} is {got[path].dtype}, expected {want.dtype}")
             if got[path].shape != want.shape:
-                raise Refused(f"'{name}' at {path} has shape {tuple(got[path].shape)}, expected {tuple(want.shape)}")
+                raise Refused(
+                    f"'{name}' at {path} has shape {tuple(got[path].shape)}, expected "
+                    f"{tuple(want.shape)}"
+                )
         return {path: got[path] for path in self.leaves}
 
 
@@ -157,7 +174,9 @@ class Admitted:
 
     def as_asked(self) -> Upload:
         """The upload in the shape of what was asked for, whatever containers it came in."""
-        trees = {name: tree.rebuild(form.tree, self.leaves[name]) for name, form in self.forms.items()}
+        trees = {
+            name: tree.rebuild(form.tree, self.leaves[name]) for name, form in self.forms.items()
+        }
         own = self.upload
         return Upload(weight=own.all_weights, keep=own.keep, report=own.report, **trees)
 
@@ -165,15 +184,25 @@ class Admitted:
 class Gate:
     """The gate of one exchange: it knows what was asked of whom, and lets each client in once.
 
-    Of those that were asked it lets in the ones in `declared`; the others answer at a gate of their own. `stretch`
-    bounds how far an upload may move from the message: its distance may be so many times 1 + the norm of what was sent.
+    Of those that were asked it lets in the ones in `declared`; the others answer at a gate of their
+    own. `stretch` bounds how far an upload may move from the message: its distance may be so many
+    times 1 + the norm of what was sent.
     """
 
     def __init__(
-        self, round: int, number: int, ask: Ask, declared: Mapping[int, Declared], stretch: float = 100.0
+        self,
+        round: int,
+        number: int,
+        ask: Ask,
+        declared: Mapping[int, Declared],
+        stretch: float = 100.0,
     ) -> None:
         self.round, self.number, self.declared, self.stretch = round, number, declared, stretch
-        self.sent = {name: Form(tree.trainable(part)) for name, part in ask.message.items() if tree.named(part)}
+        self.sent = {
+            name: Form(tree.trainable(part))
+            for name, part in ask.message.items()
+            if tree.named(part)
+        }
         self.expected = {name: Expected(expect) for name, expect in ask.expect.items()}
         self.asked, self.each, self.once, self.seen = ask.asked, ask.each, ask.once, set[int]()
 
@@ -202,7 +231,8 @@ class Gate:
             raise Refused(f"not an upload but a {type(upload).__name__}")
         if not upload.trees:
             raise Refused(
-                "empty: no name was uploaded; a client with nothing to send returns None, one that has only something "
+                "empty: no name was uploaded; a client with nothing to send returns None, one that "
+                "has only something "
                 "to keep sends torch.ones(()) under a name that the Ask expects"
             )
         declared = self.declared[client]
@@ -227,8 +257,12 @@ class Gate:
             raise Refused(f"unknown name '{name}', asked for was {known}")
         return self.sent[name]
 
-    def _check_size(self, name: str, row: Tensor, leaves: Mapping[str, Tensor], form: Form, declared: Declared) -> None:
-        """Finite and not too large, found out in one go: on a GPU every look at a number is a wait."""
+    def _check_size(
+        self, name: str, row: Tensor, leaves: Mapping[str, Tensor], form: Form, declared: Declared
+    ) -> None:
+        """Finite and not too large, found out in one go: on a GPU every look at a number is a
+        wait.
+        """
         if not row.numel():
             return
         expected = self.expected.get(name)
@@ -244,9 +278,15 @@ class Gate:
 
 
 def _length(row: Tensor) -> float:
-    """Of large float32 numbers the squares are too large for float32; then, and only then, in float64."""
+    """Of large float32 numbers the squares are too large for float32; then, and only then, in
+    float64.
+    """
     length = float(torch.linalg.vector_norm(row))
-    return length if math.isfinite(length) else float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    return (
+        length
+        if math.isfinite(length)
+        else float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    )
 
 
 def _is_variance(path: str) -> bool:
@@ -254,11 +294,16 @@ def _is_variance(path: str) -> bool:
 
 
 def _negative_variance(leaves: Mapping[str, Tensor]) -> str | None:
-    return next((path for path, leaf in leaves.items() if _is_variance(path) and bool((leaf < 0).any())), None)
+    return next(
+        (path for path, leaf in leaves.items() if _is_variance(path) and bool((leaf < 0).any())),
+        None,
+    )
 
 
 def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:
-    return next((path for path, leaf in leaves.items() if not bool(torch.isfinite(leaf).all())), None)
+    return next(
+        (path for path, leaf in leaves.items() if not bool(torch.isfinite(leaf).all())), None
+    )
 
 
 def _check_weight(name: str, weight: Any, form: Form, limit: float) -> None:
@@ -282,9 +327,16 @@ def _shown(weight: float) -> str:
 
 def _check_report(report: Mapping[str, Any]) -> None:
     if len(report) > _NUMBERS or any(len(name) > _NAME for name in report):
-        raise Refused(f"it reports more than {_NUMBERS} numbers, or one with a name of more than {_NAME} letters")
+        raise Refused(
+            f"it reports more than {_NUMBERS} numbers, or one with a name of more than {_NAME} "
+            "letters"
+        )
     for name, value in report.items():
-        if not name.isprintable() or not isinstance(value, int | float) or not abs(value) <= _REPORTED:
+        if (
+            not name.isprintable()
+            or not isinstance(value, int | float)
+            or not abs(value) <= _REPORTED
+        ):
             raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
 
 

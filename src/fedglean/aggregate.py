@@ -1,7 +1,7 @@
 """Sums of admitted uploads, in float64 and in a fixed order.
 
-A `Partial` is the sum of one block of clients. Blocks are cut by client number and added in order, so neither
-completion order nor the number of workers can change a bit.
+A `Partial` is the sum of one block of clients. Blocks are cut by client number and added in order,
+so neither completion order nor the number of workers can change a bit.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,11 @@ def mean_reports(reports: Reports) -> dict[str, float]:
 
 @dataclass
 class Partial:
-    """Weighted sums of uploads: per name a row of numbers, and the sum of its weights, a number or a row.
+    """Weighted sums of uploads: per name a row of numbers, and the sum of its weights, a number or
+    a row.
 
-    `counts` are uploads by name; `uploads` holds them one by one if asked for. `told` are the clients to which the
-    message was sent.
+    `counts` are uploads by name; `uploads` holds them one by one if asked for. `told` are the
+    clients to which the message was sent.
     """
 
     totals: dict[str, Tensor] = field(default_factory=dict)
@@ -63,7 +64,10 @@ class Partial:
                 self.received += admitted.forms[name].bytes  # the weights travel too
                 weight = admitted.forms[name].row_of(weight).double()
                 self._accumulate(name, row * weight, weight, 1)
-        add_reports(self.reports, {name: (images * float(value), images) for name, value in upload.report.items()})
+        add_reports(
+            self.reports,
+            {name: (images * float(value), images) for name, value in upload.report.items()},
+        )
         if keep_all:
             self.uploads[client] = admitted.as_asked()
 
@@ -80,9 +84,13 @@ class Partial:
         self.received += other.received
         return self
 
-    def _accumulate(self, name: str, row: Tensor, weight: Any, count: int, factor: float = 1.0) -> None:
+    def _accumulate(
+        self, name: str, row: Tensor, weight: Any, count: int, factor: float = 1.0
+    ) -> None:
         if name in self.totals:
-            self.totals[name].add_(row, alpha=factor)  # in float64, and without a copy of the row in between
+            self.totals[name].add_(
+                row, alpha=factor
+            )  # in float64, and without a copy of the row in between
             self.weights[name] = self.weights[name] + weight
         else:
             self.totals[name], self.weights[name] = row.double() * factor, weight
@@ -123,7 +131,9 @@ class Reply:
         return self._templates[name]
 
     def mean(self, name: str) -> Tree:
-        """Weighted mean; an element that nobody owns, or all of it if no client uploaded it, is as it was sent."""
+        """Weighted mean; an element that nobody owns, or all of it if no client uploaded it, is as
+        it was sent.
+        """
         template = self._template(name)
         if not self.has(name):
             return template

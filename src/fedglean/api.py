@@ -23,15 +23,19 @@ def run(
     on_round: OnRound | None = None,
     **options: Any,
 ) -> Result:
-    """Train a method: `fedglean.run("semifl", data="digits", labels="hub:20", rounds=40, out="runs/first")`.
+    """Train a method: `fedglean.run("semifl", data="digits", labels="hub:20", rounds=40,
+    out="runs/first")`.
 
-    The options are those of `fedglean run`, including the method's settings. With `out` the run can be resumed.
+    The options are those of `fedglean run`, including the method's settings. With `out` the run can
+    be resumed.
     """
     return train(configure(method, preset, file, **options), out, on_round)
 
 
 def train(config: Config, out: Path | str | None = None, on_round: OnRound | None = None) -> Result:
-    """Train with a configuration; with `out`, write a run folder, including a picture of the curves."""
+    """Train with a configuration; with `out`, write a run folder, including a picture of the
+    curves.
+    """
     return _pictured(_run(config, None if out is None else Path(out), on_round))
 
 
@@ -50,12 +54,17 @@ def run_seeds(
     on_rounds: OnRounds = lambda lines: None,
     **options: Any,
 ) -> SeedsResult:
-    """`run` with several seeds side by side, counting up from option `seed`: `run_seeds("semifl", 4).last().mean`."""
+    """`run` with several seeds side by side, counting up from option `seed`: `run_seeds("semifl",
+    4).last().mean`.
+    """
     return train_seeds(configure(method, preset, file, **options), seeds, out, on_rounds)
 
 
 def train_seeds(
-    config: Config, seeds: int, out: Path | str | None = None, on_rounds: OnRounds = lambda lines: None
+    config: Config,
+    seeds: int,
+    out: Path | str | None = None,
+    on_rounds: OnRounds = lambda lines: None,
 ) -> SeedsResult:
     """`train` with several seeds; `out` gets a run folder for each and a picture of all."""
     return _group_pictured(_run_seeds(config, seeds, None if out is None else Path(out), on_rounds))
@@ -70,7 +79,11 @@ def _group_pictured(group: SeedsResult) -> SeedsResult:
     for result in group.results:
         _pictured(result)
     if group.folder is not None:
-        curves({group.results[0].config.method: group.results}, group.folder / "curves.png", group.title)
+        curves(
+            {group.results[0].config.method: group.results},
+            group.folder / "curves.png",
+            group.title,
+        )
     return group
 
 

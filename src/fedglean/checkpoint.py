@@ -8,9 +8,10 @@
     checkpoint/state-N…         the hub's state after round N
     checkpoint/client-K-N…      client K's own state as of round N
 
-New files are written beside the old ones and fsynced, a new current.json among them under the name next.json; its
-renaming is the one moment at which a round becomes done. What it does not name is left over from a killed process and
-is removed. Several seeds that go side by side have one such moment in common: see `folder.commit`.
+New files are written beside the old ones and fsynced, a new current.json among them under the name
+next.json; its renaming is the one moment at which a round becomes done. What it does not name is
+left over from a killed process and is removed. Several seeds that go side by side have one such
+moment in common: see `folder.commit`.
 """
 
 import hashlib
@@ -69,11 +70,14 @@ def _safely(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; nothing that was there is lost") from error
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}; nothing that was there is lost"
+        ) from error
 
 
 def lock(place: Path, folder: Path) -> Callable[[], Any]:
-    """Keep other processes from working in a folder, until the result is called or this one ends, even by kill -9.
+    """Keep other processes from working in a folder, until the result is called or this one ends,
+    even by kill -9.
 
     This kind of lock is not handed on to forked workers, which may outlive this process.
     """
@@ -87,7 +91,9 @@ def lock(place: Path, folder: Path) -> Callable[[], Any]:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(file)
-        raise StorageError(f"another process is working in {folder}; wait until it ends, or stop it") from None
+        raise StorageError(
+            f"another process is working in {folder}; wait until it ends, or stop it"
+        ) from None
     except OSError:
         pass  # a file system that knows no locks
     return partial(os.close, file)
@@ -110,7 +116,9 @@ def make_folder(path: Path) -> None:
 
 
 def pack(content: Tree, **notes: Any) -> bytes:
-    """A tree as one safetensors file, its shape and a checksum of all that matters in the header."""
+    """A tree as one safetensors file, its shape and a checksum of all that matters in the
+    header.
+    """
     spec, tensors = tree.encode(content)
     # A tensor may be a view into another one; a file wants its own copy.
     own = {name: leaf.cpu().clone() for name, leaf in tensors.items()}
@@ -162,15 +170,25 @@ class Checkpoints:
         return self.folder / "next.json"
 
     def stage(
-        self, done: int, state: Tree, clients: Mapping[int, Tree], changed: set[int], notes: Mapping[str, Any]
+        self,
+        done: int,
+        state: Tree,
+        clients: Mapping[int, Tree],
+        changed: set[int],
+        notes: Mapping[str, Any],
     ) -> None:
-        """Write `done` rounds beside what counts until `commit`; only clients that changed are written anew."""
+        """Write `done` rounds beside what counts until `commit`; only clients that changed are
+        written anew.
+        """
         make_folder(self.folder)
         self._put("state", f"state-{done:06d}.safetensors", state)
         for client in sorted(changed):
             self._put(str(client), f"client-{client:06d}-{done:06d}.safetensors", clients[client])
         content = {"done": done, "files": self.files, **notes}
-        sealed = {"content": content, "sha256": digest(json.dumps(content, sort_keys=True).encode())}
+        sealed = {
+            "content": content,
+            "sha256": digest(json.dumps(content, sort_keys=True).encode()),
+        }
         write_whole(self.next, json.dumps(sealed, indent=1).encode())
 
     def commit(self) -> None:
@@ -180,7 +198,9 @@ class Checkpoints:
         self._tidy()
 
     def settle(self, done: int) -> None:
-        """Commit what was staged when the process ended, if it belongs to rounds that are known to be done."""
+        """Commit what was staged when the process ended, if it belongs to rounds that are known to
+        be done.
+        """
         if self.next.exists() and self._read(self.next)["done"] <= done:
             with _safely(self.current):
                 _moved(self.next, self.current)
@@ -196,7 +216,9 @@ class Checkpoints:
         return content["done"], state, {int(name): kept for name, kept in trees.items()}, notes
 
     def notes(self) -> dict[str, Any]:
-        """What was noted with the last finished round; nothing where no round was, or where that cannot be read."""
+        """What was noted with the last finished round; nothing where no round was, or where that
+        cannot be read.
+        """
         with suppress(StorageError):
             return self._read(self.current)
         return {}
@@ -211,7 +233,9 @@ class Checkpoints:
                 f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"
             ) from error
         if not sound:
-            raise StorageError(f"{path} is damaged: its checksum does not match; restore it, or start a new run")
+            raise StorageError(
+                f"{path} is damaged: its checksum does not match; restore it, or start a new run"
+            )
         return content
 
     def _put(self, name: str, file: str, content: Tree) -> None:
@@ -226,7 +250,9 @@ class Checkpoints:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if digest(content) != entry["sha256"]:
-            raise StorageError(f"{path} is damaged: its checksum does not match; restore it, or start a new run")
+            raise StorageError(
+                f"{path} is damaged: its checksum does not match; restore it, or start a new run"
+            )
         return unpack(content, path)[0]
 
     def _tidy(self) -> None:

@@ -1,12 +1,13 @@
-"""Compare methods on the same splits: which is best, at what cost, and whether the unlabelled clients helped.
+"""Compare methods on the same splits: which is best, at what cost, and whether the unlabelled
+clients helped.
 
     compare.json      what is compared, written first; the numbers too once all is done
     NAME/seed-K/      a run folder for each method and seed
     curves.png        accuracy against rounds, bytes and seconds
 
-Everything is paired by seed: the split, the initial model and every random choice that methods have in common are the
-same. The methods run one after the other, because a shared stack would hide how long each of them takes; the seeds of
-one method share a stack.
+Everything is paired by seed: the split, the initial model and every random choice that methods have
+in common are the same. The methods run one after the other, because a shared stack would hide how
+long each of them takes; the seeds of one method share a stack.
 """
 
 import json
@@ -51,7 +52,8 @@ from fedglean.verdict import (
     rows,
 )
 
-#: What all have in common, by flag and place in a configuration. Model and rounds may be asked for by one alone.
+#: What all have in common, by flag and place in a configuration. Model and rounds may be asked for
+#: by one alone.
 SHARED = {
     "data": "data.name",
     "partition": "split.partition",
@@ -83,7 +85,9 @@ class Entry:
 
     @property
     def federated(self) -> bool:
-        """Whether there are clients to send anything to; a reference at one site is run as if it were a client."""
+        """Whether there are clients to send anything to; a reference at one site is run as if it
+        were a client.
+        """
         return not at_one_place(self.config)
 
     @property
@@ -106,12 +110,16 @@ class Plan:
 
     def mark(self) -> str:
         """A text that is equal for equivalent plans."""
-        return json.dumps([[each.label, fingerprint(each.config)] for each in self.entries] + [list(self.seeds)])
+        return json.dumps(
+            [[each.label, fingerprint(each.config)] for each in self.entries] + [list(self.seeds)]
+        )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All results by label, the rows of the table, and the answer to whether the unlabelled clients helped."""
+    """All results by label, the rows of the table, and the answer to whether the unlabelled clients
+    helped.
+    """
 
     plan: Plan
     results: Mapping[str, list[Result]]
@@ -131,43 +139,63 @@ def compare(
     shown: Shown = unseen,
     **options: Any,
 ) -> Comparison:
-    """Train methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20", out="runs/both").answer`.
+    """Train methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20",
+    out="runs/both").answer`.
 
-    A dictionary gives a method its own settings or label: `{"semifl": {}, "eager": {"method": "semifl", "rate": 0.1}}`.
+    A dictionary gives a method its own settings or label: `{"semifl": {}, "eager": {"method":
+    "semifl", "rate": 0.1}}`.
     """
     names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise ConfigError(f"'{twice[0]}' is named twice; give one of the two another label and its own setting")
+        raise ConfigError(
+            f"'{twice[0]}' is named twice; give one of the two another label and its own setting"
+        )
     if worded := [name for name in names if ":" in name and not isinstance(methods, Mapping)]:
         raise ConfigError(
-            f"'{worded[0]}' is a label of the command line; here, write {{label: settings}}, a dictionary"
+            f"'{worded[0]}' is a label of the command line; here, write {{label: settings}}, a "
+            "dictionary"
         )
     named = methods if isinstance(methods, Mapping) else {name: {} for name in names}
     return carried_out(planned(named, seeds, options), None if out is None else Path(out), shown)
 
 
 def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping[str, Any]) -> Plan:
-    """The plan of a comparison, labels alone included; whatever cannot be compared is refused here."""
+    """The plan of a comparison, labels alone included; whatever cannot be compared is refused
+    here.
+    """
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(
-            f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets the first of them"
+            f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets "
+            "the first of them"
         )
     if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
-        raise ConfigError(f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are")
+        raise ConfigError(
+            f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are"
+        )
     if not named:
-        raise ConfigError("no method was named; name some, such as semifl ('fedglean list methods' shows them all)")
+        raise ConfigError(
+            "no method was named; name some, such as semifl ('fedglean list methods' shows them "
+            "all)"
+        )
     try:
-        entries = [Entry(label, _slug(label), _configured(label, own, options)) for label, own in named.items()]
+        entries = [
+            Entry(label, _slug(label), _configured(label, own, options))
+            for label, own in named.items()
+        ]
     except ConfigError:
         _refuse_settings_of_some(named, options)
         raise
     lead = next((each for each in entries if not each.reference), entries[0]).label
     # What it asks for in its own name, it does not ask of the others.
-    first = _configured(lead, {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}, options)
+    first = _configured(
+        lead, {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}, options
+    )
     numbers = tuple(range(first.seed, first.seed + seeds))
     dataset, splits = _divided(first, numbers)
     notes = _told(entries, lead, first, named, options)
-    entries = [replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries]
+    entries = [
+        replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries
+    ]
     for floor in floors(splits[0]):
         if not any(each.config.method == floor for each in entries):
             entries.append(_alone(floor, first))
@@ -177,7 +205,9 @@ def planned(named: Mapping[str, Mapping[str, Any]], seeds: int, options: Mapping
 
 
 def carried_out(plan: Plan, out: Path | None = None, shown: Shown = unseen) -> Comparison:
-    """Train what was not trained yet, and compare. Given the same plan and folder again, it continues."""
+    """Train what was not trained yet, and compare. Given the same plan and folder again, it
+    continues.
+    """
     if out is not None:
         _claim(out, plan)
     dataset, splits = _divided(plan.shared, plan.seeds)
@@ -215,7 +245,9 @@ def is_comparison(folder: Path) -> bool:
 
 def read_plan(folder: Path) -> Plan:
     if not is_comparison(folder):
-        raise StorageError(f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run")
+        raise StorageError(
+            f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run"
+        )
     try:
         kept = json.loads((folder / "compare.json").read_bytes())
         entries = [
@@ -224,20 +256,29 @@ def read_plan(folder: Path) -> Plan:
         ]
         return Plan(tuple(entries), tuple(map(int, kept["seeds"])), tuple(kept["notes"]))
     except UNREADABLE as error:
-        raise StorageError(f"{folder} is damaged: its compare.json cannot be read ({error})") from error
+        raise StorageError(
+            f"{folder} is damaged: its compare.json cannot be read ({error})"
+        ) from error
 
 
 def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
     own = dict(own)
     preset = own.pop("preset", label if label in PRESETS and "method" not in own else None)
     method = own.pop("method", None if preset else label)
-    alone, config = (configure(method, preset, **given) for given in (dict(options), {**options, **own}))
+    alone, config = (
+        configure(method, preset, **given) for given in (dict(options), {**options, **own})
+    )
     if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
-        raise ConfigError(f"'{label}' sets its own data, split or seed, but all methods share these; set them for all")
+        raise ConfigError(
+            f"'{label}' sets its own data, split or seed, but all methods share these; set them "
+            "for all"
+        )
     return config
 
 
-def _refuse_settings_of_some(named: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+def _refuse_settings_of_some(
+    named: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+) -> None:
     """A setting that is meant for all of them must be one of each."""
     methods = {label: own.get("method", label) for label, own in named.items()}
     settings = {label: resolve(name).settings for label, name in methods.items() if name in METHODS}
@@ -246,7 +287,8 @@ def _refuse_settings_of_some(named: Mapping[str, Mapping[str, Any]], options: Ma
         lacking = [label for label in settings if label not in having]
         if having and lacking:
             raise ConfigError(
-                f"{lacking[0]} has no setting '{key}'; set it only for those that have it: {having[0]}:{key}={value}"
+                f"{lacking[0]} has no setting '{key}'; set it only for those that have it: "
+                f"{having[0]}:{key}={value}"
             )
 
 
@@ -260,7 +302,9 @@ def _slug(label: str) -> str:
 
 
 def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
-    """Data, split, model and rounds as the first has them; a model or rounds of its own must be asked for."""
+    """Data, split, model and rounds as the first has them; a model or rounds of its own must be
+    asked for.
+    """
     count = sum(map(len, (split.hub, *split.labelled)))
     pooled = {"hub-all": {"labels": "all-hub"}, "fedavg-all": {"labels": "all"}}.get(
         entry.config.method, {"labels": f"each:{count}", "clients": 1}
@@ -279,14 +323,18 @@ def _told(
     named: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, Any],
 ) -> list[str]:
-    """What the first method decides for the others, where they would have it otherwise and the user did not say."""
+    """What the first method decides for the others, where they would have it otherwise and the user
+    did not say.
+    """
     notes = []
     for name, key in SHARED.items():
         value = attrgetter(key)
         others = [
             f"{each.label} would have {value(each.config)}"
             for each in entries
-            if value(each.config) != value(first) and not each.reference and not {name, key} & set(named[each.label])
+            if value(each.config) != value(first)
+            and not each.reference
+            and not {name, key} & set(named[each.label])
         ]
         if others and options.get(name, options.get(key)) is None:
             notes.append(f"{name} is {value(first)} for all, as for {lead} ({', '.join(others)})")
@@ -296,37 +344,54 @@ def _told(
 def _remarks(entries: Sequence[Entry]) -> list[str]:
     """In what the methods still differ, and what cannot be said because of it."""
     remarks = []
-    shares = {each.label: each.config.settings["active"] for each in entries if "active" in each.config.settings}
+    shares = {
+        each.label: each.config.settings["active"]
+        for each in entries
+        if "active" in each.config.settings
+    }
     if len(set(shares.values())) > 1:
         each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
-        remarks.append(f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it")
-    remarks += [f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference]
+        remarks.append(
+            f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it"
+        )
+    remarks += [
+        f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference
+    ]
     alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
     for each in entries:
         other = (each.config.model.name, each.config.rounds) not in alone
         if alone and other and not each.reference:
             remarks.append(
-                f"whether {each.label} gained cannot be said: the labels alone train another model or other rounds"
+                f"whether {each.label} gained cannot be said: the labels alone train another model "
+                "or other rounds"
             )
     return remarks
 
 
 def _alone(name: str, first: Config) -> Entry:
-    """As the first in all but the method and its settings; none of the methods that stand beside it drops units."""
-    general = {key: value for key, value in asdict(first).items() if key not in ("method", "settings")}
+    """As the first in all but the method and its settings; none of the methods that stand beside it
+    drops units.
+    """
+    general = {
+        key: value for key, value in asdict(first).items() if key not in ("method", "settings")
+    }
     general["model"]["dropout"] = 0.0
     return Entry(name, _slug(name), resolve(name, general))
 
 
 def _advantage(entry: Entry) -> str:
     if entry.config.method in ALL_LABELS:
-        return f"it has all labels, at the {'hub' if entry.config.method == 'hub-all' else 'clients'}"
+        return (
+            f"it has all labels, at the {'hub' if entry.config.method == 'hub-all' else 'clients'}"
+        )
     return "it has everybody's images in one place"
 
 
 def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:
     dataset = dataset_of(config.data)
-    return dataset, [fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds]
+    return dataset, [
+        fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds
+    ]
 
 
 def _seen(entry: Entry, split: Split, dataset: Dataset) -> Split:
@@ -339,12 +404,15 @@ def _seen(entry: Entry, split: Split, dataset: Dataset) -> Split:
         return Split(nothing, (labelled,), (unlabelled,))
     if bool((dataset.train_labels < 0).any()):
         raise ConfigError(
-            f"'{entry.label}' needs a label for every image, but some of your images have none; leave it out"
+            f"'{entry.label}' needs a label for every image, but some of your images have none; "
+            "leave it out"
         )
     empty = tuple(nothing for _ in split.labelled)
     if entry.config.method == "hub-all":
         return Split(torch.cat([labelled, unlabelled]), empty, empty)
-    return Split(split.hub, tuple(map(torch.cat, zip(split.labelled, split.unlabelled, strict=True))), empty)
+    return Split(
+        split.hub, tuple(map(torch.cat, zip(split.labelled, split.unlabelled, strict=True))), empty
+    )
 
 
 def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) -> None:
@@ -353,22 +421,34 @@ def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) 
         for entry in entries:
             error = _refusal(entry, _seen(entry, split, dataset))
             if error is not None:
-                own = {name: Entry(name, "", configure(name, use=entry.config.use)) for name in tuple(METHODS)}
+                own = {
+                    name: Entry(name, "", configure(name, use=entry.config.use))
+                    for name in tuple(METHODS)
+                }
                 able = [name for name, other in own.items() if _refusal(other, split) is None]
-                raise ConfigError(f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})")
+                raise ConfigError(
+                    f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})"
+                )
     marks: dict[str, str] = {}
     for entry in entries:
         other = marks.setdefault(fingerprint(entry.config), entry.label)
         if other != entry.label:
-            raise ConfigError(f"'{other}' and '{entry.label}' are the same run; leave one of them out")
+            raise ConfigError(
+                f"'{other}' and '{entry.label}' are the same run; leave one of them out"
+            )
     folders = [entry.folder for entry in entries]
     for entry in entries:
         if folders.count(entry.folder) > 1:
-            raise ConfigError(f"two labels lead to the same folder '{entry.folder}'; rename one of them")
+            raise ConfigError(
+                f"two labels lead to the same folder '{entry.folder}'; rename one of them"
+            )
 
 
 def _refusal(entry: Entry, split: Split) -> ConfigError | None:
-    declared = [Declared(len(mine), len(rest)) for mine, rest in zip(split.labelled, split.unlabelled, strict=True)]
+    declared = [
+        Declared(len(mine), len(rest))
+        for mine, rest in zip(split.labelled, split.unlabelled, strict=True)
+    ]
     try:
         make_method(entry.config).check(declared, len(split.hub))
     except ConfigError as error:
@@ -380,7 +460,10 @@ def _claim(out: Path, plan: Plan) -> None:
     """Make the folder this comparison's, or see that it is."""
     if is_comparison(out):
         if read_plan(out).mark() != plan.mark():
-            raise StorageError(f"{out} holds another comparison; choose another folder with --out, or remove that one")
+            raise StorageError(
+                f"{out} holds another comparison; choose another folder with --out, or remove that "
+                "one"
+            )
         return
     if is_group(out) or (out / "config.toml").exists():
         raise StorageError(f"{out} holds a run; choose another folder with --out")
@@ -388,7 +471,9 @@ def _claim(out: Path, plan: Plan) -> None:
     write_whole(out / "compare.json", json.dumps(_content(plan), indent=1).encode())
 
 
-def _trained(config: Config, splits: Sequence[Split], folder: Path | None, on_rounds: OnRounds) -> SeedsResult:
+def _trained(
+    config: Config, splits: Sequence[Split], folder: Path | None, on_rounds: OnRounds
+) -> SeedsResult:
     if folder is None:
         return run_seeds(config, len(splits), None, on_rounds, splits)
     return ensure_seeds(config, len(splits), folder, on_rounds, splits)
@@ -407,7 +492,9 @@ def _settled(
     best = leader(results, [*methods, *alone]) or next(iter(results))
     found = helped(results, methods, alone, dataset)
     told = answer(found, any(len(part) for part in split.unlabelled))
-    comparison = Comparison(plan, results, failed, best, rows(results, best, dataset), found, told, out)
+    comparison = Comparison(
+        plan, results, failed, best, rows(results, best, dataset), found, told, out
+    )
     if out is not None:
         _write(comparison, out)
     return comparison
@@ -437,8 +524,13 @@ def title(plan: Plan) -> str:
 
 def _content(plan: Plan) -> dict[str, Any]:
     entries = [
-        {"label": each.label, "folder": each.folder, "reference": each.reference, "labels_alone": each.labels_alone,
-         "config": asdict(each.config)}
+        {
+            "label": each.label,
+            "folder": each.folder,
+            "reference": each.reference,
+            "labels_alone": each.labels_alone,
+            "config": asdict(each.config),
+        }
         for each in plan.entries
-    ]  # fmt: skip
+    ]
     return {"seeds": list(plan.seeds), "notes": list(plan.notes), "entries": entries}

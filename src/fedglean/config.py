@@ -1,8 +1,8 @@
 """The configuration of a run: nested frozen dataclasses with strict keys, typed and within bounds.
 
-It comes from layers, each stronger than the one before: the defaults here, those of the method (`Entry.defaults`), a
-preset, a TOML file, flags or keyword options. Every layer is a nested dictionary of the same shape as the TOML that
-`to_toml` writes.
+It comes from layers, each stronger than the one before: the defaults here, those of the method
+(`Entry.defaults`), a preset, a TOML file, flags or keyword options. Every layer is a nested
+dictionary of the same shape as the TOML that `to_toml` writes.
 """
 
 import hashlib
@@ -57,14 +57,21 @@ class ModelConfig:
     name: str = setting("cnn", "the net")
     norm: str = setting("static", "how it normalises")
     dropout: float = setting(
-        0.0, "share of hidden units that mlp drops; only for fed-shvr with perturb = dropout", low=0, high=1
+        0.0,
+        "share of hidden units that mlp drops; only for fed-shvr with perturb = dropout",
+        low=0,
+        high=1,
     )
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    quorum: float = setting(0.5, "share of the asked clients that must answer, or the run stops", low=0, high=1)
-    stretch: float = setting(100.0, "how far an upload may be from what was sent, relative to it", low=0)
+    quorum: float = setting(
+        0.5, "share of the asked clients that must answer, or the run stops", low=0, high=1
+    )
+    stretch: float = setting(
+        100.0, "how far an upload may be from what was sent, relative to it", low=0
+    )
 
 
 @dataclass(frozen=True)
@@ -75,15 +82,23 @@ class EngineConfig:
         choices=("auto", "loop", "stack"),
     )
     placement: str = setting("here", "where blocks run", choices=("here", "workers", "ray"))
-    workers: int = setting(0, "processes; 0 means one per core, on CUDA one per GPU, on ray one per CPU", low=0)
-    device: str = setting("auto", "where to compute; auto is cuda if there is one", choices=("auto", "cpu", "cuda"))
+    workers: int = setting(
+        0, "processes; 0 means one per core, on CUDA one per GPU, on ray one per CPU", low=0
+    )
+    device: str = setting(
+        "auto", "where to compute; auto is cuda if there is one", choices=("auto", "cpu", "cuda")
+    )
     dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
     compile: bool = setting(
         False, "fuse stacked steps with torch.compile on CUDA; takes a minute for each kind of step"
     )
     half: bool = setting(False, "bf16 autocast on CUDA; needs compile")
-    deterministic: bool = setting(True, "use only CUDA kernels that repeat their last bits; twice as fast without")
-    threads: int = setting(1, "torch threads; another number changes the last bits", low=1, high=1024)
+    deterministic: bool = setting(
+        True, "use only CUDA kernels that repeat their last bits; twice as fast without"
+    )
+    threads: int = setting(
+        1, "torch threads; another number changes the last bits", low=1, high=1024
+    )
     block: int = setting(16, "clients whose uploads are summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
@@ -91,7 +106,9 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines a run. `settings` holds all settings of the method, not only those chosen."""
+    """Everything that determines a run. `settings` holds all settings of the method, not only those
+    chosen.
+    """
 
     method: str
     settings: Mapping[str, Any]
@@ -101,7 +118,9 @@ class Config:
     rounds: int = setting(50, "number of rounds", low=1)
     seed: int = setting(0, "the seed of everything random", low=0, high=2**63 - 1)
     strong: str = setting("fixmatch-ra", "the strong augmentation")
-    use: str | None = setting(None, "a Python file with your own methods, models, data sets, views and the like")
+    use: str | None = setting(
+        None, "a Python file with your own methods, models, data sets, views and the like"
+    )
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
 
@@ -120,15 +139,24 @@ SECTIONS: Mapping[str, type] = {
 }
 _TOP = ("rounds", "seed", "strong", "use")
 _FILES = (("data", "root"), ("split", "file"))
-_OWN_NAME = {"data.name": "data", "model.name": "model", "data.root": "data_root", "split.file": "split_file"}
+_OWN_NAME = {
+    "data.name": "data",
+    "model.name": "model",
+    "data.root": "data_root",
+    "split.file": "split_file",
+}
 _PATHS = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
 
 #: Flat names of options and where they belong.
-FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for path in _PATHS} | {k: k for k in _TOP}
+FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for path in _PATHS} | {
+    k: k for k in _TOP
+}
 
 
 def resolve(method: str | None, *layers: Layer) -> Config:
-    """The configuration that the layers add up to, the last one strongest; `method` overrides that of a layer."""
+    """The configuration that the layers add up to, the last one strongest; `method` overrides that
+    of a layer.
+    """
     use = _used(layers)
     name = _method_name(method, layers)
     _refuse_hidden(name)
@@ -136,9 +164,17 @@ def resolve(method: str | None, *layers: Layer) -> Config:
     for layer in (METHODS[name].defaults, *layers, {"use": use}):
         merged = _merged(merged, layer)
     _refuse_unknown(merged, name)
-    sections = {section: kind(**_table(section, kind, merged.get(section, {}))) for section, kind in SECTIONS.items()}
+    sections = {
+        section: kind(**_table(section, kind, merged.get(section, {})))
+        for section, kind in SECTIONS.items()
+    }
     top = _values("", Config, {key: value for key, value in merged.items() if key in _TOP})
-    config = Config(name, _table("settings", METHODS[name].method, merged.get("settings", {})), **sections, **top)
+    config = Config(
+        name,
+        _table("settings", METHODS[name].method, merged.get("settings", {})),
+        **sections,
+        **top,
+    )
     _check_names(config)
     if not make_method(config).drops and config.model.dropout:
         raise ConfigError(
@@ -149,9 +185,13 @@ def resolve(method: str | None, *layers: Layer) -> Config:
 
 
 def configure(
-    method: str | None = None, preset: str | None = None, file: Path | str | None = None, **options: Any
+    method: str | None = None,
+    preset: str | None = None,
+    file: Path | str | None = None,
+    **options: Any,
 ) -> Config:
-    """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`, `**{"split.labels": "all"}`.
+    """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`,
+    `**{"split.labels": "all"}`.
 
     Options that are None count as not given; nested dictionaries are taken as they are.
     """
@@ -162,20 +202,28 @@ def configure(
     _used([*layers, given])
     name = _method_name(method, layers)
     if preset is not None and PRESETS[preset].method != name:
-        raise ConfigError(f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave out one of them")
+        raise ConfigError(
+            f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave out one of "
+            "them"
+        )
     brought = layers[-1] if file is not None else {}
     if brought.get("settings") and brought.get("method", name) != name:
         raise ConfigError(
-            f"{file} has settings for {brought['method']}, not for {name}; remove them, or leave out '{name}'"
+            f"{file} has settings for {brought['method']}, not for {name}; remove them, or leave "
+            f"out '{name}'"
         )
     places = {_place(key, value, name): value for key, value in given.items()}
-    config = _absolute(resolve(name, *layers, *(_nested(place, value) for place, value in places.items())))
+    config = _absolute(
+        resolve(name, *layers, *(_nested(place, value) for place, value in places.items()))
+    )
     _refuse_ignored(config, places)
     return config
 
 
 def make_method(config: Config) -> Method:
-    """The method with the configuration's settings; it may refuse settings that do not go together."""
+    """The method with the configuration's settings; it may refuse settings that do not go
+    together.
+    """
     activate(config.use, again=False)
     return METHODS[config.method].method(**config.settings)
 
@@ -185,11 +233,13 @@ INDIFFERENT = ("engine.checkpoint_every", "engine.workers", "engine.placement")
 
 
 def fingerprint(config: Config) -> str:
-    """A name for the result: configurations that share it train the same model and write the same history.
+    """A name for the result: configurations that share it train the same model and write the same
+    history.
 
-    Where a published set lies does not matter, for its pixels are checked; a user's own images are known by their
-    place alone. Code that is not the package's own counts by what it says, wherever it lies. What is not set is left
-    out, so that a key of a later version does not rename the runs of before.
+    Where a published set lies does not matter, for its pixels are checked; a user's own images are
+    known by their place alone. Code that is not the package's own counts by what it says, wherever
+    it lies. What is not set is left out, so that a key of a later version does not rename the runs
+    of before.
     """
     parts = asdict(config)
     del parts["use"]
@@ -202,7 +252,9 @@ def fingerprint(config: Config) -> str:
         del parts["data"]["root"]
     for name in SECTIONS:
         parts[name] = {key: value for key, value in parts[name].items() if value is not None}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def to_toml(config: Config) -> str:
@@ -210,12 +262,15 @@ def to_toml(config: Config) -> str:
     parts = asdict(config)
     tables = {name: parts.pop(name) for name in ("settings", *SECTIONS)}
     texts = [_toml_lines(parts)]
-    texts += [f"[{name}]\n{_toml_lines(table, name == 'settings')}" for name, table in tables.items()]
+    texts += [
+        f"[{name}]\n{_toml_lines(table, name == 'settings')}" for name, table in tables.items()
+    ]
     text = "\n".join(texts)
     if config.holders:
         says = "file" if config.split.file else "data.root"
         text = text.replace(
-            "[split]\n", f"[split]\n# {says} says who holds what; partition, labels and clients do not\n"
+            "[split]\n",
+            f"[split]\n# {says} says who holds what; partition, labels and clients do not\n",
         )
     return text
 
@@ -245,7 +300,11 @@ def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
             return dict(table)
         return {**table, key: os.path.join(folder, os.path.expanduser(path))}
 
-    tables = {name: placed(layer[name], key) for name, key in _FILES if isinstance(layer.get(name), Mapping)}
+    tables = {
+        name: placed(layer[name], key)
+        for name, key in _FILES
+        if isinstance(layer.get(name), Mapping)
+    }
     return {**placed(layer, "use"), **tables}
 
 
@@ -253,7 +312,9 @@ def _absolute(config: Config) -> Config:
     """Resumed from elsewhere, a run must not find other data."""
     for name, key in _FILES:
         if path := getattr(getattr(config, name), key):
-            table = replace(getattr(config, name), **{key: os.path.abspath(os.path.expanduser(path))})
+            table = replace(
+                getattr(config, name), **{key: os.path.abspath(os.path.expanduser(path))}
+            )
             config = replace(config, **{name: table})
     return config
 
@@ -273,9 +334,14 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
     named = [layer["method"] for layer in layers if "method" in layer]
     chosen = name if name is not None else named[-1] if named else None
     if chosen is None:
-        raise ConfigError("no method was named; name one, such as semifl ('fedglean list methods' shows them all)")
+        raise ConfigError(
+            "no method was named; name one, such as semifl ('fedglean list methods' shows them all)"
+        )
     if not isinstance(chosen, str):
-        raise ConfigError(f"a method is given by its name, not as {chosen!r}; the file of one's own goes into `use`")
+        raise ConfigError(
+            f"a method is given by its name, not as {chosen!r}; the file of one's own goes into "
+            "`use`"
+        )
     found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
     if found is None:
         raise unknown("method", str(chosen), [*METHODS, *ALIASES])
@@ -286,7 +352,10 @@ def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
     """Who holds what is not to be chosen where files say it."""
     for key in ("split.labels", "split.clients", "split.partition"):
         if key in given and (file := config.holders):
-            raise ConfigError(f"'{file}' already says who holds what; leave out {key.partition('.')[2]} = {given[key]}")
+            raise ConfigError(
+                f"'{file}' already says who holds what; leave out {key.partition('.')[2]} = "
+                f"{given[key]}"
+            )
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -305,7 +374,8 @@ def _refuse_hidden(method: str) -> None:
     hidden = sorted({*settings_of(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
     if hidden:
         raise ConfigError(
-            f"the setting '{hidden[0]}' of {method} has the same name as an option of every run; rename it"
+            f"the setting '{hidden[0]}' of {method} has the same name as an option of every run; "
+            "rename it"
         )
 
 
@@ -330,7 +400,11 @@ def _merged(weak: Layer, strong: Layer) -> dict[str, Any]:
     merged = dict(weak)
     for key, value in strong.items():
         below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            _merged(below, value)
+            if isinstance(below, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return merged
 
 
@@ -357,11 +431,15 @@ def _table(name: str, kind: type, layer: Any) -> dict[str, Any]:
 
 def _values(prefix: str, kind: type, values: Layer) -> dict[str, Any]:
     hints, limits = get_type_hints(kind), {field.name: field.metadata for field in fields(kind)}
-    return {key: _checked(prefix + key, value, hints[key], limits[key]) for key, value in values.items()}
+    return {
+        key: _checked(prefix + key, value, hints[key], limits[key]) for key, value in values.items()
+    }
 
 
 def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
-    """The value in its own type and within its limits; "none" is the value None, for TOML has no other word for it."""
+    """The value in its own type and within its limits; "none" is the value None, for TOML has no
+    other word for it.
+    """
     kinds = get_args(hint) or (hint,)
     if type(None) in kinds and value in (None, "none"):
         return None
@@ -372,7 +450,13 @@ def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key} must be a finite number, not {value}")
     if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+        bounds = (
+            f"at least {low}"
+            if high is None
+            else f"at most {high}"
+            if low is None
+            else f"from {low} to {high}"
+        )
         raise ConfigError(f"{key} must be {bounds}, not {value}")
     return value
 
@@ -387,7 +471,9 @@ def _typed(key: str, value: Any, kinds: Sequence[type]) -> Any:
         return str(value)
     if bool in kinds and isinstance(value, bool):
         return value
-    raise ConfigError(f"{key} must be {' or '.join(_WORDS[kind] for kind in kinds)}, not {_shown(value)}")
+    raise ConfigError(
+        f"{key} must be {' or '.join(_WORDS[kind] for kind in kinds)}, not {_shown(value)}"
+    )
 
 
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -403,10 +489,7 @@ def _shown(value: Any) -> str:
 
 def _check_names(config: Config) -> None:
     check_name(config.data.name)
-    names = (
-        ("norm", config.model.norm, NORMS),
-        ("strong augmentation", config.strong, STRONG),
-    )
+    names = (("norm", config.model.norm, NORMS), ("strong augmentation", config.strong, STRONG))
     for what, name, known in names:
         if name not in known:
             raise unknown(what, name, known)
@@ -414,16 +497,25 @@ def _check_names(config: Config) -> None:
     dealer(config.split.partition)
     of_form("label layout", config.split.labels, LAYOUTS)
     if config.engine.workers and config.engine.placement == "here":
-        raise ConfigError("engine.workers has no effect in a single process; add --placement workers, or leave it out")
+        raise ConfigError(
+            "engine.workers has no effect in a single process; add --placement workers, or leave "
+            "it out"
+        )
     if config.engine.half and not config.engine.compile:
         raise ConfigError("engine.half works only with compiled steps; add --set compile=true")
 
 
 def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:
-    lines = {name: "none" if value is None and with_none else value for name, value in table.items()}
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in lines.items() if value is not None)
+    lines = {
+        name: "none" if value is None and with_none else value for name, value in table.items()
+    }
+    return "".join(
+        f"{name} = {_toml_value(value)}\n" for name, value in lines.items() if value is not None
+    )
 
 
 def _toml_value(value: str | float) -> str:
-    """TOML writes these four types as JSON does, but for one control character and JSON's escaped surrogates."""
+    """TOML writes these four types as JSON does, but for one control character and JSON's escaped
+    surrogates.
+    """
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -16,7 +16,15 @@ from pathlib import Path
 FEW, MANY = 3, 50
 
 #: What may be raised by whoever reads JSON from a file that is not what it was when it was written.
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class FedgleanError(Exception):
@@ -50,7 +58,9 @@ class RoundError(FedgleanError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: suggests the nearest one, or lists what there is if little is or none is near."""
+    """The error for a misspelt name: suggests the nearest one, or lists what there is if little is
+    or none is near.
+    """
     names = sorted(known)
     alike = {_spelt(each): each for each in names}
     begun = [each for each in names if each.startswith(name)]
@@ -60,8 +70,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(f"unknown {kind} '{name}'; did you mean '{near}'?{others}")
     some = begun or names
     if len(some) <= MANY:
-        return ConfigError(f"unknown {kind} '{name}'; {'these begin so' if begun else 'known'}: {', '.join(some)}")
-    return ConfigError(f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}")
+        return ConfigError(
+            f"unknown {kind} '{name}'; {'these begin so' if begun else 'known'}: {', '.join(some)}"
+        )
+    return ConfigError(
+        f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}"
+    )
 
 
 def _spelt(name: str) -> str:
@@ -70,12 +84,21 @@ def _spelt(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A stranger's words as they may be shown: no control characters, and nothing that cannot be encoded."""
+    """A stranger's words as they may be shown: no control characters, and nothing that cannot be
+    encoded.
+    """
     return "".join(each if each.isprintable() else " " for each in text)
 
 
 def no_folder(path: Path) -> StorageError:
     """The error for a missing folder: suggests one beside it whose name is nearly the same."""
-    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    beside = (
+        [each.name for each in path.parent.iterdir() if each.is_dir()]
+        if path.parent.is_dir()
+        else []
+    )
     near = get_close_matches(path.name, beside, n=1)
-    return StorageError(f"there is no folder {path}" + (f"; did you mean {path.with_name(near[0])}?" if near else ""))
+    return StorageError(
+        f"there is no folder {path}"
+        + (f"; did you mean {path.with_name(near[0])}?" if near else "")
+    )

@@ -1,4 +1,6 @@
-"""From a configuration to all that a run needs: data handed out, models to start from, an engine that serves."""
+"""From a configuration to all that a run needs: data handed out, models to start from, an engine
+that serves.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +58,9 @@ class Experiment:
     def hub(self, round: int) -> Hub:
         """What the hub sees in a round."""
         federation = self.federation
-        return Hub(round, self.config.rounds, federation.hub, federation.declared, self.key("hub", round))
+        return Hub(
+            round, self.config.rounds, federation.hub, federation.declared, self.key("hub", round)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -67,20 +71,32 @@ class Experiment:
 
 
 def prepare(config: Config, split: Split | None = None) -> Experiment:
-    """Load, divide and check everything; whatever is wrong with the input is reported here, before any work."""
+    """Load, divide and check everything; whatever is wrong with the input is reported here, before
+    any work.
+    """
     return prepare_seeds(config, [config.seed], None if split is None else [split])[0]
 
 
-def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None) -> list[Experiment]:
-    """One experiment per seed. They share the data set, the method and the executor, so that they can share a stack."""
+def prepare_seeds(
+    config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None
+) -> list[Experiment]:
+    """One experiment per seed. They share the data set, the method and the executor, so that they
+    can share a stack.
+    """
     device = chosen_device(config.engine.device)
     _check_placement(config.engine, device)
     settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
     dataset = dataset_of(config.data)
     configs = [replace(config, seed=seed) for seed in seeds]
-    splits = [fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]]
-    dataset = replace(dataset, train_images=dataset.train_images.to(device), test_images=dataset.test_images.to(device))
+    splits = [
+        fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]
+    ]
+    dataset = replace(
+        dataset,
+        train_images=dataset.train_images.to(device),
+        test_images=dataset.test_images.to(device),
+    )
     divided = [divide(dataset, split, device) for split in splits]
     for federation, _ in divided:
         method.check(federation.declared, len(federation.hub))
@@ -92,7 +108,9 @@ def prepare_seeds(config: Config, seeds: Sequence[int], splits: Sequence[Split] 
         settled = replace(each, engine=replace(each.engine, executor=chosen))
         evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
         placement = _placement(settled, federation, executor, evaluator)
-        experiments.append(Experiment(settled, method, dataset, split, federation, evaluator, placement))
+        experiments.append(
+            Experiment(settled, method, dataset, split, federation, evaluator, placement)
+        )
     return experiments
 
 
@@ -104,7 +122,11 @@ def dataset_of(data: DataConfig) -> Dataset:
 def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
     recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
     at_once = 4096 if device.type == "cpu" else 32768
-    cuda = {"compile": config.engine.compile, "half": config.engine.half} if device.type == "cuda" else {}
+    cuda = (
+        {"compile": config.engine.compile, "half": config.engine.half}
+        if device.type == "cuda"
+        else {}
+    )
     return Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
 
 
@@ -112,7 +134,10 @@ def _executor(config: Config, dataset: Dataset, federation: Federation, setting:
     """The executor's name; `auto` replaced by what it stands for here."""
     if config.engine.executor != "auto":
         return config.engine.executor
-    pools = [mine if len(mine) else its for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)]
+    pools = [
+        mine if len(mine) else its
+        for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)
+    ]
     pilots = [pool for pool in pools if len(pool)][: min(8, config.engine.block)]
     return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
 
@@ -122,11 +147,14 @@ def _check_placement(engine: EngineConfig, device: torch.device) -> None:
         check_workers(device, engine.threads, engine.placement)
     if engine.placement == "ray" and find_spec("ray") is None:
         raise ConfigError(
-            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use placement 'workers'"
+            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use "
+            "placement 'workers'"
         )
 
 
-def _placement(config: Config, federation: Federation, executor: Loop, evaluator: Evaluator) -> Here:
+def _placement(
+    config: Config, federation: Federation, executor: Loop, evaluator: Evaluator
+) -> Here:
     engine, gate = config.engine, config.gate
     common = (federation, executor, engine.block, gate.quorum, gate.stretch, evaluator.watch)
     if engine.placement == "here":
@@ -140,7 +168,11 @@ def _crew(config: Config) -> Callable[[], Crew]:
         from fedglean.engines.on_ray import RayCrew
 
         return partial(RayCrew, partial(activate, config.use))
-    return Pool if chosen_device(engine.device).type == "cpu" else partial(GpuPool, partial(_begun_afresh, config))
+    return (
+        Pool
+        if chosen_device(engine.device).type == "cpu"
+        else partial(GpuPool, partial(_begun_afresh, config))
+    )
 
 
 def _begun_afresh(config: Config) -> None:
@@ -157,7 +189,12 @@ def divide_up(config: Config, dataset: Dataset) -> Split:
         return dataset.given
     split = config.split
     return make_split(
-        dataset.train_labels, len(dataset.classes), split.clients, split.partition, split.labels, config.seed
+        dataset.train_labels,
+        len(dataset.classes),
+        split.clients,
+        split.partition,
+        split.labels,
+        config.seed,
     )
 
 
@@ -172,7 +209,9 @@ def _new_model(config: Config, dataset: Dataset, name: str = "model", width: flo
         config.model.dropout,
     )
     key = fold_int(config.seed, "initial", name)
-    return architecture.initial(key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device))
+    return architecture.initial(
+        key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device)
+    )
 
 
 def _path(text: str | None) -> Path | None:

@@ -1,7 +1,8 @@
 """Export a trained predictor as ONNX, or as a plain `state_dict` for the torch module `Classifier`.
 
-Both take raw uint8 images and return probabilities. What a reader must know beside the weights is in the file's
-metadata. Weights are exported in float32, whatever they were trained in: that is what runtimes compute with.
+Both take raw uint8 images and return probabilities. What a reader must know beside the weights is
+in the file's metadata. Weights are exported in float32, whatever they were trained in: that is what
+runtimes compute with.
 """
 
 import json
@@ -35,7 +36,9 @@ Answer = Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
-    """One `Model` with its parameters and statistics as those of a module, under the names they have."""
+    """One `Model` with its parameters and statistics as those of a module, under the names they
+    have.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -43,14 +46,20 @@ class Network(nn.Module):
         for name, (shape, *_) in architecture.plan.parameters.items():
             owner, own = self._place(name)
             owner.register_parameter(own, nn.Parameter(torch.zeros(shape)))
-        batch_norms = architecture.plan.channels if architecture.norm in ("static", "running") else {}
-        self.statistics = [f"{layer}.{kind}" for layer in batch_norms for kind in ("mean", "variance")]
+        batch_norms = (
+            architecture.plan.channels if architecture.norm in ("static", "running") else {}
+        )
+        self.statistics = [
+            f"{layer}.{kind}" for layer in batch_norms for kind in ("mean", "variance")
+        ]
         for name in self.statistics:
             owner, own = self._place(name)
             owner.register_buffer(own, torch.ones(batch_norms[name.rpartition(".")[0]]))
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
-        """The innermost of the nested modules that a dotted name runs through; a parameter's own name has no dots."""
+        """The innermost of the nested modules that a dotted name runs through; a parameter's own
+        name has no dots.
+        """
         *path, own = name.split(".")
         owner: nn.Module = self
         for step in path:
@@ -60,15 +69,21 @@ class Network(nn.Module):
         return owner, own
 
     def forward(self, images: Tensor) -> Tensor:
-        parameters: dict[str, Tensor] = {name: self.get_parameter(name) for name in self.architecture.plan.parameters}
-        return Model(self.architecture, parameters, {n: self.get_buffer(n) for n in self.statistics}).evaluate(images)
+        parameters: dict[str, Tensor] = {
+            name: self.get_parameter(name) for name in self.architecture.plan.parameters
+        }
+        return Model(
+            self.architecture, parameters, {n: self.get_buffer(n) for n in self.statistics}
+        ).evaluate(images)
 
 
 class Classifier(nn.Module):
-    """A predictor as a torch module: raw images in, probabilities out; `logits` is what to train on with a loss.
+    """A predictor as a torch module: raw images in, probabilities out; `logits` is what to train on
+    with a loss.
 
-    One network or, for a mixture, several whose logits are summed with `weights`. `mean` and `std` are of pixels in
-    0 to 255. A fresh one is empty: `load_classifier` reads a file, `load_state_dict` takes its tensors.
+    One network or, for a mixture, several whose logits are summed with `weights`. `mean` and `std`
+    are of pixels in 0 to 255. A fresh one is empty: `load_classifier` reads a file,
+    `load_state_dict` takes its tensors.
     """
 
     mean: Tensor
@@ -86,14 +101,18 @@ class Classifier(nn.Module):
 
     def logits(self, images: Tensor) -> Tensor:
         normalised = (images.to(self.mean.dtype) - self.mean) / self.std
-        each = [weight * network(normalised) for weight, network in zip(self.weights, self.networks, strict=True)]
+        each = [
+            weight * network(normalised)
+            for weight, network in zip(self.weights, self.networks, strict=True)
+        ]
         return torch.stack(each).sum(0)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape:
             raise ValueError(
                 f"images must be uint8 from 0 to 255, n x {' x '.join(map(str, self.shape))}; "
-                f"these are {str(images.dtype).removeprefix('torch.')}, {' x '.join(map(str, images.shape))}"
+                f"these are {str(images.dtype).removeprefix('torch.')}, "
+                f"{' x '.join(map(str, images.shape))}"
             )
         return self.logits(images).softmax(-1)
 
@@ -148,37 +167,53 @@ def read_run(folder: Path, name: str | None = None) -> Trained:
     name = next(iter(predictors)) if name is None else name
     if name not in predictors:
         raise unknown("predictor", name, predictors)
-    trained = Trained(name, predictors[name], *(tuple(notes[each]) for each in ("classes", "mean", "std")))
+    trained = Trained(
+        name, predictors[name], *(tuple(notes[each]) for each in ("classes", "mean", "std"))
+    )
     if any(model.needs_statistics and not model.statistics for model in trained.models):
-        raise StorageError(f"the model of {folder} has no batch-norm statistics, so it cannot be exported")
+        raise StorageError(
+            f"the model of {folder} has no batch-norm statistics, so it cannot be exported"
+        )
     return trained
 
 
 def save_state_dict(trained: Trained, path: Path) -> Answer:
-    """Write a safetensors file of `Classifier.state_dict()`; what reads it back gives the answers."""
-    tensors = {name: value.contiguous() for name, value in trained.classifier().state_dict().items()}
+    """Write a safetensors file of `Classifier.state_dict()`; what reads it back gives the
+    answers.
+    """
+    tensors = {
+        name: value.contiguous() for name, value in trained.classifier().state_dict().items()
+    }
     # One entry alone: safetensors writes several in an order that changes from process to process.
     write_whole(path, save(tensors, metadata={"fedglean": json.dumps(trained.about)}))
     return load_classifier(path)
 
 
 def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifier:
-    """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that brings its net."""
+    """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that
+    brings its net.
+    """
     if use is not None:
         activate(str(use))
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["fedglean"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        module = Classifier([Architecture.from_json(each) for each in about["architectures"]], about["classes"])
+        module = Classifier(
+            [Architecture.from_json(each) for each in about["architectures"]], about["classes"]
+        )
         module.load_state_dict(state)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as error:
-        raise StorageError(f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})") from error
+        raise StorageError(
+            f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})"
+        ) from error
     return module.eval()
 
 
 def save_onnx(trained: Trained, path: Path) -> Answer:
-    """Write an ONNX file with input `images`, output `probabilities` and any batch size; onnxruntime gives answers."""
+    """Write an ONNX file with input `images`, output `probabilities` and any batch size;
+    onnxruntime gives answers.
+    """
     need_onnx()
     example = torch.zeros(2, *trained.predictor.architecture.shape, dtype=torch.uint8)
     with _quiet():
@@ -193,7 +228,10 @@ def save_onnx(trained: Trained, path: Path) -> Answer:
     assert program is not None
     for node in program.model.graph:
         node.metadata_props.clear()  # the exporter notes the source files' paths on this machine
-    about = {name: value if isinstance(value, str) else json.dumps(value) for name, value in trained.about.items()}
+    about = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in trained.about.items()
+    }
     program.model.metadata_props.update(about)
     write_whole(path, program.model_proto.SerializeToString())
     return _onnx_session(path)
@@ -216,7 +254,9 @@ def _quiet() -> Iterator[None]:
 def need_onnx() -> None:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"ONNX needs {' and '.join(missing)}; install with pip install 'fedglean[export]'")
+        raise ConfigError(
+            f"ONNX needs {' and '.join(missing)}; install with pip install 'fedglean[export]'"
+        )
 
 
 def _onnx_session(path: Path) -> Answer:

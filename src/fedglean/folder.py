@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from fedglean.experiment import Experiment
 
 #: What a folder of several runs has in it, what it holds, and where they are.
-SEVERAL = {"seeds.json": ("the runs of several seeds", "seed-*"), "compare.json": ("a comparison", "*/seed-*")}
+SEVERAL = {
+    "seeds.json": ("the runs of several seeds", "seed-*"),
+    "compare.json": ("a comparison", "*/seed-*"),
+}
 
 
 @dataclass
 class Progress:
-    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so far.
+    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so
+    far.
 
     `writing` is the seconds that it took to make the last round safe.
     """
@@ -71,7 +75,9 @@ class RunFolder:
             raise StorageError(_why_not(path, experiment.config))
         make_folder(path)
         with ExitStack() as stack:
-            stack.callback(lock(path / "lock", path))  # two that begin at once would write into each other
+            stack.callback(
+                lock(path / "lock", path)
+            )  # two that begin at once would write into each other
             if (path / "config.toml").exists():
                 raise StorageError(_why_not(path, experiment.config))
             save_split(path / "split.json", experiment.split)
@@ -82,7 +88,9 @@ class RunFolder:
         return folder
 
     def hold(self) -> None:
-        """Keep other processes from writing here, until `release`; into a finished run nobody writes."""
+        """Keep other processes from writing here, until `release`; into a finished run nobody
+        writes.
+        """
         if self._lock is None and not self.model_path.exists():
             self._lock = weakref.finalize(self, lock(self.path / "lock", self.path))
 
@@ -107,7 +115,9 @@ class RunFolder:
         return digest((self.path / "split.json").read_bytes())
 
     def load(self, device: torch.device | None = None) -> Progress | None:
-        """The last finished round, on the device that goes on with it, or None where no round was finished."""
+        """The last finished round, on the device that goes on with it, or None where no round was
+        finished.
+        """
         self.hold()
         if not self.checkpoints.current.exists():
             played = self._metrics().count(b"\n")
@@ -121,16 +131,22 @@ class RunFolder:
         done, state, clients, notes = self.checkpoints.load()
         self._check_unchanged(notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
-            raise StorageError(f"{self.path}/split.json is not the one that the run started with; restore that one")
+            raise StorageError(
+                f"{self.path}/split.json is not the one that the run started with; restore that one"
+            )
         lines = self._metrics(notes["metrics"])
         self._check_history(lines, notes)
         if self._metrics_path.stat().st_size != len(lines):
             write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
-        return Progress(done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()])
+        return Progress(
+            done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()]
+        )
 
     def history(self) -> bytes:
-        """The lines so far, for whoever looks on; the checkpoint vouches for all but the newest, which may be torn."""
+        """The lines so far, for whoever looks on; the checkpoint vouches for all but the newest,
+        which may be torn.
+        """
         notes = self.checkpoints.notes()  # read first: a run at work only adds lines
         lines = self._metrics()
         if notes:
@@ -140,14 +156,18 @@ class RunFolder:
     def _check_history(self, lines: bytes, notes: Mapping[str, Any]) -> None:
         if digest(lines) != notes["metrics_sha256"]:
             raise StorageError(
-                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or start a new run"
+                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or "
+                "start a new run"
             )
 
     def _check_unchanged(self, seal: str) -> None:
         config = self.config()
         if seal != fingerprint(config):
             what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
-            since = "was changed after the run started, or the run was started by another version of fedglean"
+            since = (
+                "was changed after the run started, or the run was started by another version of "
+                "fedglean"
+            )
             raise StorageError(f"{what} {since}; restore it, or start a new run")
 
     def stage(self, progress: Progress, experiment: "Experiment") -> bool:
@@ -168,7 +188,9 @@ class RunFolder:
             kept.changed.clear()
         return due
 
-    def finish(self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress) -> None:
+    def finish(
+        self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress
+    ) -> None:
         """Write the final predictors, in the order in which the method names them."""
         parts = {name: _as_tree(predictor) for name, predictor in predictors.items()}
         dataset = experiment.dataset
@@ -192,7 +214,10 @@ class RunFolder:
     def predictors(self) -> tuple[dict[str, Predictor], dict[str, Any]]:
         """The final predictors and what is to be known to use them."""
         if not self.model_path.exists():
-            raise StorageError(f"{self.path} has no final model yet; 'fedglean resume {self.path}' finishes the run")
+            raise StorageError(
+                f"{self.path} has no final model yet; 'fedglean resume {self.path}' finishes the "
+                "run"
+            )
         try:
             content = self.model_path.read_bytes()
         except OSError as error:
@@ -221,10 +246,13 @@ class RunFolder:
             raise StorageError(f"cannot write {self._metrics_path}: {error.strerror}") from error
 
 
-def commit(played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int, group: Path | None) -> None:
+def commit(
+    played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int, group: Path | None
+) -> None:
     """Make a round that was just played the state of its runs, of all of them or none.
 
-    Of several runs, `group` is the file whose writing decides: what was staged counts from then on, moved or not.
+    Of several runs, `group` is the file whose writing decides: what was staged counts from then on,
+    moved or not.
     """
     began = time.perf_counter()
     due = [folder for folder, progress, experiment in played if folder.stage(progress, experiment)]
@@ -243,7 +271,9 @@ def _as_tree(predictor: Predictor) -> Any:
 
 
 def _as_predictor(part: Any) -> Predictor:
-    return Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
+    return (
+        Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
+    )
 
 
 def check_no_group(path: Path) -> None:
@@ -257,4 +287,7 @@ def _why_not(path: Path, config: Config) -> str:
     there = RunFolder(path)
     if fingerprint(there.config()) != fingerprint(config):
         return f"{path} holds a run with another configuration; choose another folder with --out"
-    return f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its result"
+    return (
+        f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its "
+        "result"
+    )

@@ -1,11 +1,12 @@
 """Image operations on whole batches, pixel for pixel what Pillow does to one image.
 
-Images are uint8, n x C x H x W. The operations of RandAugment also take a `strength`: eight float64 an image, of which
-each reads what it needs from the left (a factor, a threshold, an affine matrix); the last two are a place in [0, 1)^2,
-read by `cutout` alone. So all have one signature, and what differs from image to image is data, never a branch.
+Images are uint8, n x C x H x W. The operations of RandAugment also take a `strength`: eight float64
+an image, of which each reads what it needs from the left (a factor, a threshold, an affine matrix);
+the last two are a place in [0, 1)^2, read by `cutout` alone. So all have one signature, and what
+differs from image to image is data, never a branch.
 
-Geometry is a gather in Pillow's own fixed-point arithmetic, not `grid_sample`, whose float32 grid moves pixels at ties.
-Nothing here mixes images or depends on where in the batch an image lies.
+Geometry is a gather in Pillow's own fixed-point arithmetic, not `grid_sample`, whose float32 grid
+moves pixels at ties. Nothing here mixes images or depends on where in the batch an image lies.
 """
 
 from collections.abc import Callable
@@ -17,14 +18,21 @@ GREY = 127
 
 
 def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
-    """Mirrors where `flip`, pads by reflection (not repeating the border) and cuts the old size out at (top, left)."""
+    """Mirrors where `flip`, pads by reflection (not repeating the border) and cuts the old size out
+    at (top, left).
+    """
     count, channels, height, width = images.shape
     rows = _reflected(_range(images, height) + (top - pad)[:, None], height)
     columns = _reflected(_range(images, width) + (left - pad)[:, None], width)
     columns = torch.where(flip[:, None], width - 1 - columns, columns)
-    # Whole rows first, then columns by an expanded index: no index as large as the images is ever written.
+    # Whole rows first, then columns by an expanded index: no index as large as the images is ever
+    # written.
     channel = _range(images, count * channels).view(count, channels, 1)
-    taken = images.reshape(-1, width).index_select(0, (channel * height + rows[:, None]).flatten()).view(images.shape)
+    taken = (
+        images.reshape(-1, width)
+        .index_select(0, (channel * height + rows[:, None]).flatten())
+        .view(images.shape)
+    )
     return taken.gather(3, columns[:, None, None].expand(images.shape))
 
 
@@ -36,7 +44,9 @@ def translate(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def nearest(images: Tensor, strength: Tensor) -> Tensor:
-    """Affine map by the nearest pixel; strength is Pillow's (a, b, c, d, e, f), from a target's place to its source."""
+    """Affine map by the nearest pixel; strength is Pillow's (a, b, c, d, e, f), from a target's
+    place to its source.
+    """
     a, b, c, d, e, f = strength[:, :6, None, None].unbind(1)
     x, y = _range(images, images.shape[3]), _range(images, images.shape[2])[:, None]
     columns = (_fixed(a) * x + _fixed(b) * y + _fixed(c + a * 0.5 + b * 0.5)) >> 16
@@ -45,7 +55,9 @@ def nearest(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def bilinear(images: Tensor, strength: Tensor) -> Tensor:
-    """The same map between four pixels: black where the source is outside, its border repeated where a neighbour is."""
+    """The same map between four pixels: black where the source is outside, its border repeated
+    where a neighbour is.
+    """
     height, width = images.shape[2:]
     a, b, c, d, e, f = strength[:, :6, None, None].unbind(1)
     x, y = _range(images, width) + 0.5, _range(images, height)[:, None] + 0.5
@@ -76,7 +88,9 @@ def contrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    """Away from the smoothed image. Pillow leaves the outermost pixels unsmoothed, so they never change."""
+    """Away from the smoothed image. Pillow leaves the outermost pixels unsmoothed, so they never
+    change.
+    """
     wide = images.to(torch.int32)
     three = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]
     nine = three[..., :-2] + three[..., 1:-1] + three[..., 2:]
@@ -86,16 +100,24 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretches each channel to 0..255; one of a single value stays. Float64, since many products fall on integers."""
-    low, high = (extreme.double() for extreme in torch.aminmax(images.flatten(2), dim=2, keepdim=True))
+    """Stretches each channel to 0..255; one of a single value stays. Float64, since many products
+    fall on integers.
+    """
+    low, high = (
+        extreme.double() for extreme in torch.aminmax(images.flatten(2), dim=2, keepdim=True)
+    )
     # Not 255.0 / tensor: torch turns that into a reciprocal and a product, which round twice.
     scale = torch.full_like(high, 255.0) / (high - low).clamp(min=1)
     stretched = images.flatten(2) * scale + -low * scale
-    return torch.where(high > low, stretched.clamp(0, 255).to(torch.uint8), images.flatten(2)).view_as(images)
+    return torch.where(
+        high > low, stretched.clamp(0, 255).to(torch.uint8), images.flatten(2)
+    ).view_as(images)
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Spreads each channel's values evenly, by Pillow's integer recipe; a channel that it calls too uniform stays."""
+    """Spreads each channel's values evenly, by Pillow's integer recipe; a channel that it calls too
+    uniform stays.
+    """
     values = images.flatten(2).long()
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, values, torch.ones_like(values))
@@ -120,7 +142,8 @@ def solarize(images: Tensor, strength: Tensor) -> Tensor:
 def cutout(images: Tensor, strength: Tensor) -> Tensor:
     """A grey box, `strength` pixels wide, about a uniform place.
 
-    At the left and the top it is pushed inside whole, at the right and the bottom cut off: the published codes do so.
+    At the left and the top it is pushed inside whole, at the right and the bottom cut off: the
+    published codes do so.
     """
     height, width = images.shape[2:]
     edge, place = strength[:, :1], strength[:, 6:]
@@ -190,4 +213,8 @@ def _luminance(images: Tensor) -> Tensor:
 def _blend(start: Tensor, images: Tensor, strength: Tensor) -> Tensor:
     """From `start` to `images` and beyond, cut to whole grey levels in float32 as Pillow does."""
     begin = start.float()
-    return (begin + _per_image(strength).float() * (images.float() - begin)).clamp_(0, 255).to(torch.uint8)
+    return (
+        (begin + _per_image(strength).float() * (images.float() - begin))
+        .clamp_(0, 255)
+        .to(torch.uint8)
+    )

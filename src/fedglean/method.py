@@ -1,7 +1,8 @@
 """The contract of a method: what it may ask for, what it gets, and what it may see.
 
-A method is written for one party at a time. `round` is the paper's outer loop at the hub, a client function is one
-client in one exchange; both are generators that yield requests for the heavy work and continue with the answers:
+A method is written for one party at a time. `round` is the paper's outer loop at the hub, a client
+function is one client in one exchange; both are generators that yield requests for the heavy work
+and continue with the answers:
 
 | request      | answer                                                                            |
 |--------------|-----------------------------------------------------------------------------------|
@@ -10,8 +11,8 @@ client in one exchange; both are generators that yield requests for the heavy wo
 | `Statistics` | batch-norm sums that add up over parties (`Model.with_statistics` takes them)     |
 | `Ask`        | `Reply`; at the hub only                                                          |
 
-A list of requests is answered by a list. On which device, how many clients at once and in which process is not a
-method's business.
+A list of requests is answered by a list. On which device, how many clients at once and in which
+process is not a method's business.
 """
 
 import math
@@ -40,8 +41,8 @@ Talk = Generator[Any, Any, Any]
 class Stream:
     """Images from which a training step draws its batch, each in one or several views.
 
-    `draw` is "shuffled" (every image once an epoch; a short last batch is filled up from the epoch's beginning) or
-    "with-replacement".
+    `draw` is "shuffled" (every image once an epoch; a short last batch is filled up from the
+    epoch's beginning) or "with-replacement".
     """
 
     images: Images
@@ -61,7 +62,9 @@ class Stream:
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream's part of a batch: one tensor per view, which of its images they are, and labels if it has them."""
+    """One stream's part of a batch: one tensor per view, which of its images they are, and labels
+    if it has them.
+    """
 
     views: tuple[Tensor, ...]
     index: Tensor
@@ -75,7 +78,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees: `batch.<stream>`, and as tensors the step, the epoch, the rate and a key for random draws."""
+    """What one step sees: `batch.<stream>`, and as tensors the step, the epoch, the rate and a key
+    for random draws.
+    """
 
     streams: dict[str, Sample]
     step: Tensor
@@ -87,14 +92,19 @@ class Batch:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self.streams:
-            raise AttributeError(f"no stream '{name}' in this batch, which has {', '.join(self.streams)}")
+            raise AttributeError(
+                f"no stream '{name}' in this batch, which has {', '.join(self.streams)}"
+            )
         return self.streams[name]
 
 
 # None would be a leaf of its own, which torch.func cannot lift: a missing label is a missing child.
 pytree.register_pytree_node(
     Sample,
-    lambda sample: ([sample.views, sample.index, *([] if sample.label is None else [sample.label])], None),
+    lambda sample: (
+        [sample.views, sample.index, *([] if sample.label is None else [sample.label])],
+        None,
+    ),
     lambda children, _: Sample(*children),
     serialized_type_name="fedglean.Sample",
 )
@@ -112,9 +122,15 @@ def probabilities(model: Model, images: Tensor) -> Tensor:
 
 
 def kind_of(thing: Any) -> str:
-    """What it is, for an error; a generator is mostly one that `yield from` was forgotten before."""
+    """What it is, for an error; a generator is mostly one that `yield from` was forgotten
+    before.
+    """
     kind = type(thing).__name__
-    return f"{kind}; `yield from` runs one and gives its result" if isinstance(thing, Generator) else kind
+    return (
+        f"{kind}; `yield from` runs one and gives its result"
+        if isinstance(thing, Generator)
+        else kind
+    )
 
 
 class Request:
@@ -124,12 +140,17 @@ class Request:
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self).__name__
-            raise AttributeError(f"a {kind} has no '{name}': it is a request, which must be yielded to get its answer")
+            raise AttributeError(
+                f"a {kind} has no '{name}': it is a request, which must be yielded to get its "
+                "answer"
+            )
 
 
 @dataclass(frozen=True)
 class Predict(Request):
-    """`apply(models, images)` for each image once. With a `threshold` the answers are observed as pseudo-labels."""
+    """`apply(models, images)` for each image once. With a `threshold` the answers are observed as
+    pseudo-labels.
+    """
 
     models: Tree
     images: Images
@@ -150,11 +171,13 @@ class Statistics(Request):
 
 @dataclass(frozen=True)
 class Train(Request):
-    """Train `models` for a number of steps, or for epochs of the first stream; the other streams cycle.
+    """Train `models` for a number of steps, or for epochs of the first stream; the other streams
+    cycle.
 
-    Usually a method gives `loss(models, batch, frozen)` and `sgd`; `step(models, memory, batch, frozen)` replaces both.
-    `memory` is what else changes by step (None: the optimiser starts anew), `frozen` what does not. `rate` replaces
-    the optimiser's rate, so that a schedule needs no other optimiser.
+    Usually a method gives `loss(models, batch, frozen)` and `sgd`; `step(models, memory, batch,
+    frozen)` replaces both. `memory` is what else changes by step (None: the optimiser starts anew),
+    `frozen` what does not. `rate` replaces the optimiser's rate, so that a schedule needs no other
+    optimiser.
     """
 
     models: Tree
@@ -170,7 +193,9 @@ class Train(Request):
 
     def __post_init__(self) -> None:
         if not self.streams or any(len(stream.images) == 0 for stream in self.streams.values()):
-            raise ValueError("an empty stream cannot be trained on; a client without data returns None instead")
+            raise ValueError(
+                "an empty stream cannot be trained on; a client without data returns None instead"
+            )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("Train needs either epochs or steps")
         if self.step is None and (self.loss is None or self.sgd is None):
@@ -214,7 +239,8 @@ class Trained:
 
 @dataclass(frozen=True)
 class Expect:
-    """The form of an upload that was not in the message: its shape, the largest entry per declared image, the lowest.
+    """The form of an upload that was not in the message: its shape, the largest entry per declared
+    image, the lowest.
 
     Both are a number for all entries, or a tree of that shape.
     """
@@ -226,16 +252,19 @@ class Expect:
     def __post_init__(self) -> None:
         for leaf in pytree.tree_leaves(self.tree) or [self.tree]:
             if not isinstance(leaf, Tensor):
-                raise TypeError(f"Expect needs a tree of tensors, torch.zeros(()) for one number; this holds {leaf!r}")
+                raise TypeError(
+                    "Expect needs a tree of tensors, torch.zeros(()) for one number; this holds "
+                    f"{leaf!r}"
+                )
 
 
 @dataclass(frozen=True)
 class Ask(Request):
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
-    `each` adds to the message what differs from client to client. Names that a client uploads must be in the message
-    or in `expect`; those in `once` have a weight of at most 1. `collect="all"` also keeps the uploads one by one.
-    `purpose` tells training from mere measuring.
+    `each` adds to the message what differs from client to client. Names that a client uploads must
+    be in the message or in `expect`; those in `once` have a weight of at most 1. `collect="all"`
+    also keeps the uploads one by one. `purpose` tells training from mere measuring.
     """
 
     client: Callable[["Me", Record], Talk]
@@ -258,10 +287,11 @@ class Ask(Request):
 
 
 class Upload:
-    """What a client sends: trees by name, one weight for all or one per name, and numbers worth reporting.
+    """What a client sends: trees by name, one weight for all or one per name, and numbers worth
+    reporting.
 
-    A name's weight may be a tree of the name's shape (an element that nobody owns keeps its value). `keep` stays at
-    the client: it is its state from the moment the upload is admitted.
+    A name's weight may be a tree of the name's shape (an element that nobody owns keeps its value).
+    `keep` stays at the client: it is its state from the moment the upload is admitted.
     """
 
     def __init__(
@@ -272,10 +302,19 @@ class Upload:
         report: Mapping[str, float] | None = None,
         **trees: Tree,
     ) -> None:
-        self.trees, self.keep, self.report, self.all_weights = trees, keep, dict(report or {}), weight
+        self.trees, self.keep, self.report, self.all_weights = (
+            trees,
+            keep,
+            dict(report or {}),
+            weight,
+        )
 
     def weight(self, name: str) -> Any:
-        return self.all_weights.get(name, 1.0) if isinstance(self.all_weights, Mapping) else self.all_weights
+        return (
+            self.all_weights.get(name, 1.0)
+            if isinstance(self.all_weights, Mapping)
+            else self.all_weights
+        )
 
 
 @dataclass(frozen=True)
@@ -292,7 +331,9 @@ class Declared:
 
 @dataclass(frozen=True)
 class Me:
-    """All that a client's side of a method can see. `state` is what it kept last; it must not be changed in place."""
+    """All that a client's side of a method can see. `state` is what it kept last; it must not be
+    changed in place.
+    """
 
     number: int
     labelled: Images
@@ -320,7 +361,9 @@ class Hub:
         """0 in the first round, towards 1 in the last."""
         return (self.round - 1) / self.rounds
 
-    def sample(self, share: float, among: Iterable[int] | None = None, name: str = "sample") -> list[int]:
+    def sample(
+        self, share: float, among: Iterable[int] | None = None, name: str = "sample"
+    ) -> list[int]:
         """A share of the clients, rounded up, drawn without replacement."""
         if not 0 <= share <= 1:
             raise ValueError(f"the share of the clients to draw must be from 0 to 1, not {share}")
@@ -332,17 +375,31 @@ class Hub:
 
 
 def setting(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
 ) -> Any:
-    """A setting of a method: its default, a line for people, and which values are allowed (bounds included)."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": tuple(choices)})
+    """A setting of a method: its default, a line for people, and which values are allowed (bounds
+    included).
+    """
+    return field(
+        default=default,
+        metadata={"help": help, "low": low, "high": high, "choices": tuple(choices)},
+    )
 
 
 class Method(ABC):
-    """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must be written."""
+    """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must
+    be written.
+    """
 
     def start(self, make: Callable[..., Model]) -> Record:
-        """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a fresh one."""
+        """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a
+        fresh one.
+        """
         return Record(model=make("model"))
 
     @abstractmethod
@@ -355,7 +412,9 @@ class Method(ABC):
 
     @property
     def drops(self) -> bool:
-        """Whether its steps give models a key to drop units by; where they do not, `model.dropout` is refused."""
+        """Whether its steps give models a key to drop units by; where they do not, `model.dropout`
+        is refused.
+        """
         return False
 
     def finish(self, hub: Hub, state: Record) -> Talk | None:
@@ -385,7 +444,9 @@ class Mixture:
 
     def mixed(self, logits: Sequence[Tensor]) -> Tensor:
         """Those of its models in one."""
-        return torch.stack([weight * own for own, weight in zip(logits, self.weights, strict=True)]).sum(0)
+        return torch.stack(
+            [weight * own for own, weight in zip(logits, self.weights, strict=True)]
+        ).sum(0)
 
 
 pytree.register_pytree_node(

@@ -1,9 +1,11 @@
-"""A user's own methods, models, data sets, partitions, label layouts and views, without touching the package.
+"""A user's own methods, models, data sets, partitions, label layouts and views, without touching
+the package.
 
-They are defined in a module with tables like the package's own, any of those in `TABLES`. A value is what the package's
-table holds, or just the class or function, whose docstring's first line then is the summary. An installed package is
-found by its entry point in the group "fedglean"; a file is named by the configuration's key `use`, and only
-configurations that use it know its names: what a configuration means never depends on what was read before.
+They are defined in a module with tables like the package's own, any of those in `TABLES`. A value
+is what the package's table holds, or just the class or function, whose docstring's first line then
+is the summary. An installed package is found by its entry point in the group "fedglean"; a file is
+named by the configuration's key `use`, and only configurations that use it know its names: what a
+configuration means never depends on what was read before.
 """
 
 import ast
@@ -58,7 +60,9 @@ TABLES = {
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """A module that adds something: what sentences call it, its text, a digest, and its rows by table and name."""
+    """A module that adds something: what sentences call it, its text, a digest, and its rows by
+    table and name.
+    """
 
     title: str
     text: bytes
@@ -74,14 +78,16 @@ class Addition:
         return self.title if line is None else f"{self.title}, line {line}"
 
 
-#: Files by path, as they were when they were read last: a run that goes on does not see what becomes of its file.
+#: Files by path, as they were when they were read last: a run that goes on does not see what
+#: becomes of its file.
 _READ: dict[str, Addition] = {}
 #: What the tables hold now beside the package's own.
 _ENTERED: list[Addition] = []
 
 
 def activate(use: str | None, again: bool = True) -> str | None:
-    """Let the tables know the package's names, those of installed packages and those of this file; its full path.
+    """Let the tables know the package's names, those of installed packages and those of this file;
+    its full path.
 
     Without `again`, a file that was read before is taken as it was then.
     """
@@ -98,9 +104,13 @@ def activate(use: str | None, again: bool = True) -> str | None:
 
 
 def digests(use: str | None, names: Mapping[str, str]) -> list[str]:
-    """Of what brought these names of the tables: packages, and the file in use as it was when it was read."""
+    """Of what brought these names of the tables: packages, and the file in use as it was when it
+    was read.
+    """
     holders = [*installed(), *([] if use is None else [_read(Path(use), again=False)])]
-    return sorted({each.digest for each in holders if any(each.brings(*name) for name in names.items())})
+    return sorted(
+        {each.digest for each in holders if any(each.brings(*name) for name in names.items())}
+    )
 
 
 def brought_by(table: str, name: str) -> Addition | None:
@@ -111,7 +121,10 @@ def brought_by(table: str, name: str) -> Addition | None:
 @cache
 def installed() -> tuple[Addition, ...]:
     """What other packages add, by name of their entry points."""
-    return tuple(_of_package(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+    return tuple(
+        _of_package(point)
+        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    )
 
 
 def _enter(addition: Addition) -> None:
@@ -122,7 +135,8 @@ def _enter(addition: Addition) -> None:
             if wide or _kind(name) in map(_kind, TABLES[table].known):
                 holder = brought_by(table, name)
                 raise ConfigError(
-                    f"{addition.place(table, name)}: {holder.title if holder else 'fedglean'} already has a "
+                    f"{addition.place(table, name)}: {holder.title if holder else 'fedglean'} "
+                    "already has a "
                     f"{TABLES[table].word} '{name}'; choose another name"
                 )
     for table, rows in addition.rows.items():
@@ -147,7 +161,9 @@ def _read(path: Path, again: bool) -> Addition:
 
 @cache
 def _of_file(path: Path, text: bytes) -> Addition:
-    """Run once for each content, so that classes stay the same while configurations that use other files come by."""
+    """Run once for each content, so that classes stay the same while configurations that use other
+    files come by.
+    """
     addition = Addition(str(path), text, hashlib.sha256(text).hexdigest())
     module = ModuleType(f"fedglean_use_{path.stem}_{addition.digest[:8]}")
     module.__file__ = str(path)
@@ -170,7 +186,9 @@ def _of_package(point: EntryPoint) -> Addition:
     file = getattr(module, "__file__", None)
     text = Path(file).read_bytes() if file else b""
     version = point.dist.version if point.dist else ""
-    return _with_rows(Addition(title, text, hashlib.sha256(version.encode() + b"\n" + text).hexdigest()), module)
+    return _with_rows(
+        Addition(title, text, hashlib.sha256(version.encode() + b"\n" + text).hexdigest()), module
+    )
 
 
 def _with_rows(addition: Addition, module: object) -> Addition:
@@ -179,7 +197,9 @@ def _with_rows(addition: Addition, module: object) -> Addition:
         if own is None or own is kind.known:
             continue
         if not isinstance(own, Mapping):
-            raise ConfigError(f"{addition.place(table)}: {table} must be a dictionary, not a {type(own).__name__}")
+            raise ConfigError(
+                f"{addition.place(table)}: {table} must be a dictionary, not a {type(own).__name__}"
+            )
         for name, thing in own.items():
             row = kind.row(thing, _summary(thing)) if callable(thing) else thing
             problem = _problem(kind, name, row, own)
@@ -188,7 +208,8 @@ def _with_rows(addition: Addition, module: object) -> Addition:
             addition.rows.setdefault(table, {})[name] = row
     if not addition.rows:
         raise ConfigError(
-            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these dictionaries"
+            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these "
+            "dictionaries"
         )
     return addition
 
@@ -197,7 +218,10 @@ def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> st
     """What is wrong with a row, if anything."""
     value = r"(:\S+)?" if table.takes_values else ""
     if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z0-9][\w.-]*{value}", name):
-        return f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and '.'"
+        return (
+            f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and "
+            "'.'"
+        )
     if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
         return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
     if not isinstance(row, table.row):
@@ -208,7 +232,10 @@ def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> st
     if table.row is Entry:
         return _problem_of_method(name, thing)
     if not callable(thing):
-        return f"the {table.word} '{name}' must hold a function, but holds something of type {type(thing).__name__}"
+        return (
+            f"the {table.word} '{name}' must hold a function, but holds something of type "
+            f"{type(thing).__name__}"
+        )
     return _problem_of_net(name, thing) if table.row is NetKind else None
 
 
@@ -216,7 +243,10 @@ def _problem_of_net(name: str, net: Any) -> str | None:
     """A module of torch is what comes to mind first."""
     how = "give a function of layers and images; docs/tutorial-method.md has one"
     if inspect.isclass(net) or isinstance(net, Module):
-        return f"the model '{name}' is {'a class' if inspect.isclass(net) else 'a torch module'}; {how}"
+        return (
+            f"the model '{name}' is {'a class' if inspect.isclass(net) else 'a torch module'}; "
+            f"{how}"
+        )
     try:
         inspect.signature(net).bind("layers", "images")
     except TypeError as error:
@@ -239,10 +269,13 @@ def _problem_of_method(name: str, kind: Any) -> str | None:
     for each in fields(kind):
         if each.default is MISSING:
             return (
-                f"setting '{each.name}' of {kind.__name__} has no default; write {each.name} = setting(DEFAULT, HELP)"
+                f"setting '{each.name}' of {kind.__name__} has no default; write {each.name} = "
+                "setting(DEFAULT, HELP)"
             )
         if not set(get_args(hints[each.name]) or [hints[each.name]]) <= set(PLAIN):
-            return f"setting '{each.name}' of {kind.__name__} must be a number, text, or true or false"
+            return (
+                f"setting '{each.name}' of {kind.__name__} must be a number, text, or true or false"
+            )
     return None
 
 
@@ -259,7 +292,11 @@ def _line_of(text: bytes, table: str, name: object) -> int | None:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == table for target in targets):
             keys = getattr(getattr(node, "value", None), "keys", None)
-            found = [key.lineno for key in keys or () if isinstance(key, ast.Constant) and key.value == name]
+            found = [
+                key.lineno
+                for key in keys or ()
+                if isinstance(key, ast.Constant) and key.value == name
+            ]
             return found[0] if found else node.lineno
     return None
 
@@ -268,7 +305,11 @@ def _place_of(error: BaseException, path: str) -> str:
     """Where in a file an error came up."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}, line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
     return f"{path}, line {lines[-1]}" if lines else path
 
 

@@ -25,9 +25,12 @@ class Prediction:
 
 
 def predict(
-    folder: Path | str, images: Sequence[Path | str] | Path | str, tell: Callable[[str], None] = lambda sentence: None
+    folder: Path | str,
+    images: Sequence[Path | str] | Path | str,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> list[Prediction]:
-    """Label image files with a run's first predictor: `predict("runs/first", ["some.png"])[0].label`.
+    """Label image files with a run's first predictor: `predict("runs/first",
+    ["some.png"])[0].label`.
 
     Images are made grey or colour and scaled to what the model takes.
     `tell` is called for every image that was scaled, because the model was not trained on such.
@@ -55,7 +58,10 @@ def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) 
         raise DataError(f"there is no image {path}")
     image = read_image(path).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
-        tell(f"{path}: {image.width} x {image.height} pixels, scaled to the model's {width} x {height}")
+        tell(
+            f"{path}: {image.width} x {image.height} pixels, scaled to the model's {width} x "
+            f"{height}"
+        )
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)

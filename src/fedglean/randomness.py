@@ -1,11 +1,13 @@
 """Random numbers as a pure function of names, never of what ran before.
 
-A key is a 64-bit integer, folded over names: `key(seed, "client", round, number)`. Everything random is drawn from a
-key, so the order of clients, the engine and a resumed run cannot change it. torch's generators are not used: their
-numbers depend on how many were drawn before, on the device and on the shape of the batch.
+A key is a 64-bit integer, folded over names: `key(seed, "client", round, number)`. Everything
+random is drawn from a key, so the order of clients, the engine and a resumed run cannot change it.
+torch's generators are not used: their numbers depend on how many were drawn before, on the device
+and on the shape of the batch.
 
-Keys are Python integers on the host and int64 tensors where many are needed at once; `fold` takes both and agrees
-with itself. The mixing is splitmix64: two multiplications and three shifts, the same on every device.
+Keys are Python integers on the host and int64 tensors where many are needed at once; `fold` takes
+both and agrees with itself. The mixing is splitmix64: two multiplications and three shifts, the
+same on every device.
 """
 
 import hashlib
@@ -44,8 +46,12 @@ def _mix_tensor(value: Tensor) -> Tensor:
 
 
 def of_text(text: str) -> int:
-    """The number of a name. To a compiled step it is a constant: a compiler must not look inside (`engines.graph`)."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    """The number of a name. To a compiled step it is a constant: a compiler must not look inside
+    (`engines.graph`).
+    """
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
+    )
 
 
 def _number(name: Name) -> int | Tensor:
@@ -56,7 +62,9 @@ def _number(name: Name) -> int | Tensor:
 
 
 def fold(key: Key, *names: Name) -> Key:
-    """The key of a named part. Tensors broadcast: `fold(keys[:, None], positions)` is a table of keys."""
+    """The key of a named part. Tensors broadcast: `fold(keys[:, None], positions)` is a table of
+    keys.
+    """
     for name in names:
         number = _number(name)
         # The key is mixed before the name is added: sums alone would collide.
@@ -88,8 +96,12 @@ def bits(key: Key, shape: Sequence[int] = (), device: torch.device | str | None 
     return _mix_tensor(_mix_tensor(start)[..., None] + draws).reshape((*start.shape, *shape))
 
 
-def uniform(key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None) -> Tensor:
-    """float64 in [0, 1), 53 random bits each; a cast to float32 may round up to 1, so compare before you cast."""
+def uniform(
+    key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None
+) -> Tensor:
+    """float64 in [0, 1), 53 random bits each; a cast to float32 may round up to 1, so compare
+    before you cast.
+    """
     return ((bits(key, shape, device) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
@@ -105,9 +117,11 @@ def order(key: Key, count: int, device: torch.device | str | None = None) -> Ten
 
 
 def beta(key: Key, a: float, b: float, shape: Sequence[int] = (), rounds: int = 64) -> Tensor:
-    """Beta(a, b), both at most 1, by Johnk's rejection with a fixed number of tries, so that it can be lifted.
+    """Beta(a, b), both at most 1, by Johnk's rejection with a fixed number of tries, so that it can
+    be lifted.
 
-    Each try succeeds with probability at least 1/2; after 64 failures in a row the first try stands.
+    Each try succeeds with probability at least 1/2; after 64 failures in a row the first try
+    stands.
     """
     x = uniform(fold(key, "x"), (*shape, rounds)) ** (1 / a)
     y = uniform(fold(key, "y"), (*shape, rounds)) ** (1 / b)
@@ -118,5 +132,7 @@ def beta(key: Key, a: float, b: float, shape: Sequence[int] = (), rounds: int = 
 
 
 def generator(key: int) -> np.random.Generator:
-    """numpy's generator for one named purpose on the host: torch has no pure form of gamma and Dirichlet draws."""
+    """numpy's generator for one named purpose on the host: torch has no pure form of gamma and
+    Dirichlet draws.
+    """
     return np.random.Generator(np.random.Philox(key=key & _WORD))

@@ -12,7 +12,9 @@ from fedglean.evaluate import Predictor
 
 @dataclass(frozen=True)
 class Score:
-    """A test accuracy and its round. The best round is chosen on the test set: report it as such, or not at all."""
+    """A test accuracy and its round. The best round is chosen on the test set: report it as such,
+    or not at all.
+    """
 
     name: str
     round: int
@@ -21,7 +23,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run: its history (one dictionary per round, as in metrics.jsonl), predictors and folder."""
+    """The result of a run: its history (one dictionary per round, as in metrics.jsonl), predictors
+    and folder.
+    """
 
     config: Config
     history: list[dict[str, Any]]
@@ -53,21 +57,31 @@ class Result:
     def score(self, name: str) -> tuple[Score, Score]:
         """(last, best) score of one predictor."""
         name = self._known(name)
-        scores = [Score(name, line["round"], line["accuracy"][name]) for line in self.history if "accuracy" in line]
+        scores = [
+            Score(name, line["round"], line["accuracy"][name])
+            for line in self.history
+            if "accuracy" in line
+        ]
         return scores[-1], max(scores, key=lambda score: score.accuracy)
 
     def mean_of_last(self, rounds: int, name: str | None = None) -> float:
         """Mean accuracy over the last evaluated rounds, where single rounds swing."""
         name = self._known(name)
         if rounds < 1:
-            raise ConfigError(f"the mean of the last {rounds} rounds does not exist; ask for 1 or more")
+            raise ConfigError(
+                f"the mean of the last {rounds} rounds does not exist; ask for 1 or more"
+            )
         tail = [line["accuracy"][name] for line in self.history if "accuracy" in line][-rounds:]
         return float(sum(tail) / len(tail))
 
     def rounds_to(self, accuracy: float, name: str | None = None) -> int | None:
         """The first round whose test accuracy reached the target, or None."""
         name = self._known(name)
-        reached = [line["round"] for line in self.history if line.get("accuracy", {}).get(name, -1.0) >= accuracy]
+        reached = [
+            line["round"]
+            for line in self.history
+            if line.get("accuracy", {}).get(name, -1.0) >= accuracy
+        ]
         return reached[0] if reached else None
 
     def _known(self, name: str | None) -> str:
@@ -78,4 +92,6 @@ class Result:
     @property
     def bytes_sent(self) -> tuple[int, int]:
         """(down, up) over all rounds."""
-        return sum(line["bytes_down"] for line in self.history), sum(line["bytes_up"] for line in self.history)
+        return sum(line["bytes_down"] for line in self.history), sum(
+            line["bytes_up"] for line in self.history
+        )

@@ -1,4 +1,6 @@
-"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds run side by side."""
+"""The round loop: serve the hub, admit and aggregate, evaluate, checkpoint. Several seeds run side
+by side.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +37,9 @@ class Run:
     @classmethod
     def new(cls, experiment: Experiment, out: Path | None) -> "Run":
         progress = Progress(0, experiment.start(), Kept(), [])
-        return cls(experiment, progress, RunFolder.create(out, experiment) if out is not None else None)
+        return cls(
+            experiment, progress, RunFolder.create(out, experiment) if out is not None else None
+        )
 
     @classmethod
     def found(cls, experiment: Experiment, folder: RunFolder) -> "Run":
@@ -55,11 +59,15 @@ class Run:
         if folder is not None and not self.finished:
             folder.finish(predictors, experiment, progress)
         path = folder.path if folder else None
-        return Result(experiment.config, progress.history, predictors, experiment.dataset.classes, path)
+        return Result(
+            experiment.config, progress.history, predictors, experiment.dataset.classes, path
+        )
 
 
 def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:
-    """Train from the beginning. With `out`, every finished round is saved there, and `resume` continues from it."""
+    """Train from the beginning. With `out`, every finished round is saved there, and `resume`
+    continues from it.
+    """
     return play([Run.new(prepare(config), out)], _of_one(on_round))[0]
 
 
@@ -85,18 +93,26 @@ def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) ->
                 stack.enter_context(each.experiment.placement)
             if each.folder is not None:
                 stack.callback(each.folder.release)
-        for number in range(min(each.progress.done for each in runs) + 1, rounds + 2):  # one more: `Method.finish`
+        for number in range(
+            min(each.progress.done for each in runs) + 1, rounds + 2
+        ):  # one more: `Method.finish`
             behind = [each for each in runs if each.progress.done < number]
             lines = play_rounds([(each.experiment, each.progress) for each in behind], number)
             if not lines:
                 break
-            commit([(each.folder, each.progress, each.experiment) for each in behind if each.folder], number, group)
+            commit(
+                [(each.folder, each.progress, each.experiment) for each in behind if each.folder],
+                number,
+                group,
+            )
             on_rounds(lines)
         return [each.result() for each in runs]
 
 
 def play_round(experiment: Experiment, progress: Progress, number: int) -> dict[str, Any] | None:
-    """Play one round, or what follows the last one; return its line of metrics.jsonl, or None if nothing is left."""
+    """Play one round, or what follows the last one; return its line of metrics.jsonl, or None if
+    nothing is left.
+    """
     lines = play_rounds([(experiment, progress)], number)
     return lines[0] if lines else None
 
@@ -111,16 +127,22 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
             return []
         # A run that memory was too small for before goes on as narrow as it became.
         executor = experiment.placement.executor
-        executor.widest = executor.widest or (progress.history[-1].get("widest") if progress.history else None)
+        executor.widest = executor.widest or (
+            progress.history[-1].get("widest") if progress.history else None
+        )
         key = experiment.key("round", number)
         hubs[Party(f"round {number}, hub", talk, key)] = HubSide(experiment, progress.kept, number)
-    states = side_by_side(list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting]))
+    states = side_by_side(
+        list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting])
+    )
     phases = _phases(list(hubs.values()), (time.perf_counter() - began) / len(runs))
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
         if not isinstance(state, Record):
             told = f"round {number}, hub: the method returned a {type(state).__name__}"
-            raise PartyError(f"{told}; the state for the next round must be a Record, as `start` makes it")
+            raise PartyError(
+                f"{told}; the state for the next round must be a Record, as `start` makes it"
+            )
         progress.state, progress.done = state, number
         progress.history.append(_line(experiment, progress, side, phases))
         lines.append(progress.history[-1])
@@ -131,15 +153,22 @@ def _talk(experiment: Experiment, progress: Progress, number: int) -> Talk | Non
     """The hub's side of a round; beyond the last one what the method still does, if anything."""
     rounds, method = experiment.config.rounds, experiment.method
     hub = experiment.hub(min(number, rounds))
-    return method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
+    return (
+        method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
+    )
 
 
 def _phases(hubs: Sequence["HubSide"], seconds: float) -> dict[str, float]:
-    """Where each run's share of a round's seconds went; `averaging` is what the method does between its requests.
+    """Where each run's share of a round's seconds went; `averaging` is what the method does between
+    its requests.
 
-    Nothing waits for a GPU here: work that one phase leaves it with is counted where it is waited for.
+    Nothing waits for a GPU here: work that one phase leaves it with is counted where it is waited
+    for.
     """
-    hub, clients = fmean(side.hub_seconds for side in hubs), fmean(side.client_seconds for side in hubs)
+    hub, clients = (
+        fmean(side.hub_seconds for side in hubs),
+        fmean(side.client_seconds for side in hubs),
+    )
     return {"hub": hub, "clients": clients, "averaging": seconds - hub - clients}
 
 
@@ -149,14 +178,18 @@ def tested(experiment: Experiment, progress: Progress) -> dict[str, Predictor]:
     if not isinstance(found, Mapping) or not found:
         gave = "no model" if isinstance(found, Mapping) else f"a {type(found).__name__}"
         raise PartyError(
-            f"predictors(state) gave {gave}; it must give a dictionary of models by name, the result first"
+            f"predictors(state) gave {gave}; it must give a dictionary of models by name, the "
+            "result first"
         )
     return dict(found)
 
 
-def _line(experiment: Experiment, progress: Progress, side: "HubSide", phases: Mapping[str, float]) -> dict[str, Any]:
-    """What is told of a round. Its seconds are its share of the time that several runs took together, without what it
-    took to make it safe: that is known once the line is written, and stands as `write` in the next one.
+def _line(
+    experiment: Experiment, progress: Progress, side: "HubSide", phases: Mapping[str, float]
+) -> dict[str, Any]:
+    """What is told of a round. Its seconds are its share of the time that several runs took
+    together, without what it took to make it safe: that is known once the line is written, and
+    stands as `write` in the next one.
     """
     began, number, config = time.perf_counter(), progress.done, experiment.config
     final = number > config.rounds
@@ -168,7 +201,9 @@ def _line(experiment: Experiment, progress: Progress, side: "HubSide", phases: M
         line["widest"] = experiment.placement.executor.widest
     spent = {**phases, "test": time.perf_counter() - began}
     line["seconds"] = round(sum(spent.values()), 4)
-    line["phases"] = {name: round(part, 4) for name, part in (spent | {"write": progress.writing}).items()}
+    line["phases"] = {
+        name: round(part, 4) for name, part in (spent | {"write": progress.writing}).items()
+    }
     return line
 
 
@@ -208,7 +243,9 @@ class HubSide:
             "report": mean_reports(reports),
             "answered": len({client for reply in self.trained for client in reply.answered}),
             "abstained": len({client for reply in self.trained for client in reply.abstained}),
-            "refused": [{"client": refusal.client, "reason": plain(refusal.reason)} for refusal in refused],
+            "refused": [
+                {"client": refusal.client, "reason": plain(refusal.reason)} for refusal in refused
+            ],
             "bytes_down": self.sent,
             "bytes_up": sum(reply.received for reply in self.replies),
         }

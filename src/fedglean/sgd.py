@@ -1,4 +1,6 @@
-"""The standard training step: gradient, clip, decay, correction, momentum, rate. Pure, for one client, and liftable."""
+"""The standard training step: gradient, clip, decay, correction, momentum, rate. Pure, for one
+client, and liftable.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +18,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent as torch.optim.SGD defines it, with gradients clipped to a global norm first."""
+    """Stochastic gradient descent as torch.optim.SGD defines it, with gradients clipped to a global
+    norm first.
+    """
 
     rate: float
     momentum: float = 0.0
@@ -38,13 +42,19 @@ class SGD:
         if correction is not None:
             gradient = tree.add(gradient, correction)
         if self.momentum:
-            velocity = tree.map(lambda v, g: torch.add(g, v, alpha=self.momentum), memory["momentum"], gradient)
+            velocity = tree.map(
+                lambda v, g: torch.add(g, v, alpha=self.momentum), memory["momentum"], gradient
+            )
             memory = memory | {"momentum": velocity}
             if self.nesterov:
-                gradient = tree.map(lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity)
+                gradient = tree.map(
+                    lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity
+                )
             else:
                 gradient = velocity
-        return tree.map(lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient), memory
+        return tree.map(
+            lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient
+        ), memory
 
 
 def clipped(gradient: Tree, largest: float) -> Tree:
@@ -63,11 +73,15 @@ def parameters(models: Tree) -> Tree:
             return models
         case Mapping():
             return {name: parameters(part) for name, part in models.items()}
-    raise TypeError(f"a loss trains a model, a tensor or a dictionary of them, not a {type(models).__name__}")
+    raise TypeError(
+        f"a loss trains a model, a tensor or a dictionary of them, not a {type(models).__name__}"
+    )
 
 
 def with_parameters(models: Tree, weights: Tree) -> Tree:
-    """The same models with other weights; their statistics are copied, for a forward pass writes them."""
+    """The same models with other weights; their statistics are copied, for a forward pass writes
+    them.
+    """
     match models:
         case Model():
             return models.for_training().with_parameters(weights)
@@ -77,7 +91,8 @@ def with_parameters(models: Tree, weights: Tree) -> Tree:
 
 
 def standard_step(loss: Callable[..., Any], sgd: SGD) -> Callable[..., Any]:
-    """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and a dictionary of metrics.
+    """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and a dictionary
+    of metrics.
 
     The rate is taken from the batch, so that a schedule does not make another step of it.
     """
@@ -96,23 +111,39 @@ def _step(
         return value, ({"loss": value, **metrics}, live)
 
     gradient, (metrics, live) = grad(objective, has_aux=True)(parameters(models))
-    weights, memory = sgd.update(parameters(models), memory, gradient, batch.rate, frozen.get("correction"))
-    return _with_new_statistics(live, weights), memory, {name: value.detach() for name, value in metrics.items()}
+    weights, memory = sgd.update(
+        parameters(models), memory, gradient, batch.rate, frozen.get("correction")
+    )
+    return (
+        _with_new_statistics(live, weights),
+        memory,
+        {name: value.detach() for name, value in metrics.items()},
+    )
 
 
 def _check(value: Any, metrics: Any) -> None:
-    """Refuse what is no loss: torch would take a loss without a gradient for one whose gradient is nothing."""
+    """Refuse what is no loss: torch would take a loss without a gradient for one whose gradient is
+    nothing.
+    """
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"a loss returns a tensor, or one and a dictionary of metrics; this is a {type(value).__name__}"
+            "a loss returns a tensor, or one and a dictionary of metrics; this is a "
+            f"{type(value).__name__}"
         )
     if value.dim():
-        raise ValueError(f"a loss is one number, this one has the shape {tuple(value.shape)}; take its .mean()")
+        raise ValueError(
+            f"a loss is one number, this one has the shape {tuple(value.shape)}; take its .mean()"
+        )
     if not value.requires_grad:
-        raise ValueError("the loss has no gradient: argmax, comparisons, integers, detach() and item() cut it off")
+        raise ValueError(
+            "the loss has no gradient: argmax, comparisons, integers, detach() and item() cut it "
+            "off"
+        )
     for name, metric in metrics.items():
         if not isinstance(metric, Tensor):
-            raise TypeError(f"the metric '{name}' of a loss must be a tensor, not a {type(metric).__name__}")
+            raise TypeError(
+                f"the metric '{name}' of a loss must be a tensor, not a {type(metric).__name__}"
+            )
 
 
 def _with_new_statistics(live: Tree, weights: Tree) -> Tree:
@@ -126,4 +157,6 @@ def _with_new_statistics(live: Tree, weights: Tree) -> Tree:
 
 def cosine(rate: float, progress: float) -> float:
     """Annealed from `rate` at progress 0 to nothing at 1."""
-    return rate * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * progress, dtype=torch.float64))))
+    return (
+        rate * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * progress, dtype=torch.float64))))
+    )

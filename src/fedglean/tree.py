@@ -1,7 +1,9 @@
-"""Trees: what methods send, keep and train. Models, tensors and numbers in dictionaries, lists and tuples.
+"""Trees: what methods send, keep and train. Models, tensors and numbers in dictionaries, lists and
+tuples.
 
-`named` and `rebuild` turn a tree into named tensors and back, for the gate and for sums; `encode` and `decode` do so
-without a template, for files and messages: JSON for the shape, tensors by name, never pickle.
+`named` and `rebuild` turn a tree into named tensors and back, for the gate and for sums; `encode`
+and `decode` do so without a template, for files and messages: JSON for the shape, tensors by name,
+never pickle.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +26,9 @@ class Record(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no '{name}' here; there is {', '.join(self) or 'nothing'}") from None
+            raise AttributeError(
+                f"no '{name}' here; there is {', '.join(self) or 'nothing'}"
+            ) from None
 
 
 pytree.register_pytree_node(
@@ -53,31 +57,43 @@ def subtract(a: Tree, b: Tree) -> Tree:
 
 
 def select(condition: Tensor, yes: Tree, no: Tree) -> Tree:
-    """`yes` where the scalar condition holds, else `no`, leaf by leaf: an `if` that can be lifted."""
+    """`yes` where the scalar condition holds, else `no`, leaf by leaf: an `if` that can be
+    lifted.
+    """
     return map(lambda a, b: torch.where(condition, a, b), yes, no)
 
 
 def norm(tree: Tree) -> Tensor:
     """Euclidean length of all leaves together."""
-    return torch.sqrt(sum((leaf.square().sum() for leaf in pytree.tree_leaves(tree)), torch.zeros(())))
+    return torch.sqrt(
+        sum((leaf.square().sum() for leaf in pytree.tree_leaves(tree)), torch.zeros(()))
+    )
 
 
 def to_device(tree: Tree, device: torch.device | None) -> Tree:
     """The same tree with its tensors on a device."""
-    return map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) and device is not None else leaf, tree)
+    return map(
+        lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) and device is not None else leaf,
+        tree,
+    )
 
 
 def trainable(tree: Tree) -> Tree:
-    """The tree as training takes and uploads return it: static statistics, of other weights soon, are left out."""
+    """The tree as training takes and uploads return it: static statistics, of other weights soon,
+    are left out.
+    """
 
     def is_model(node: Tree) -> bool:
         return isinstance(node, Model)
 
-    return pytree.tree_map(lambda node: node.for_training() if is_model(node) else node, tree, is_leaf=is_model)
+    return pytree.tree_map(
+        lambda node: node.for_training() if is_model(node) else node, tree, is_leaf=is_model
+    )
 
 
 def _children(tree: Tree) -> list[tuple[str, Tree]] | None:
-    # A list: compiled by torch 2.11, a list's iterator counts as false, and what is in it was passed over.
+    # A list: compiled by torch 2.11, a list's iterator counts as false, and what is in it was
+    # passed over.
     if isinstance(tree, Model):
         return [*tree.parameters.items(), *tree.statistics.items()]
     if isinstance(tree, Mapping):
@@ -108,7 +124,9 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
     children = _children(template)
     if children is None:
         return template
-    parts = [rebuild(child, leaves, f"{prefix}/{name}" if prefix else name) for name, child in children]
+    parts = [
+        rebuild(child, leaves, f"{prefix}/{name}" if prefix else name) for name, child in children
+    ]
     if isinstance(template, Model):
         count = len(template.parameters)
         return Model(
@@ -122,7 +140,9 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
 
 
 def row(tree: Tree) -> Tensor:
-    """All numbers of a tree in one vector, of its widest float dtype: what is done to it is done in one call."""
+    """All numbers of a tree in one vector, of its widest float dtype: what is done to it is done in
+    one call.
+    """
     leaves = [leaf if leaf.dim() == 1 else leaf.reshape(-1) for leaf in named(tree).values()]
     numbers = torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
     return numbers if numbers.is_floating_point() else numbers.double()
@@ -133,7 +153,8 @@ def from_row(template: Tree, numbers: Tensor) -> Tree:
     leaves = named(template)
     parts = torch.split(numbers, [leaf.numel() for leaf in leaves.values()])
     shaped = {
-        path: part.reshape(leaf.shape).to(leaf.dtype) for (path, leaf), part in zip(leaves.items(), parts, strict=True)
+        path: part.reshape(leaf.shape).to(leaf.dtype)
+        for (path, leaf), part in zip(leaves.items(), parts, strict=True)
     }
     return rebuild(template, shaped)
 
@@ -145,7 +166,9 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     if tree is None or isinstance(tree, bool | int | float | str):
         return {"value": tree}, {}
     if isinstance(tree, Model):
-        parts, tensors = encode({"parameters": tree.parameters, "statistics": tree.statistics}, prefix)
+        parts, tensors = encode(
+            {"parameters": tree.parameters, "statistics": tree.statistics}, prefix
+        )
         return {"model": tree.architecture.to_json(), "parts": parts}, tensors
     if isinstance(tree, Mapping):
         keys, children = list(tree), list(tree.values())
@@ -155,12 +178,15 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
         kind = "list" if isinstance(tree, list) else "tuple"
     else:
         raise TypeError(
-            f"a tree holds tensors, models, numbers, text and containers; {prefix} is a {type(tree).__name__}"
+            f"a tree holds tensors, models, numbers, text and containers; {prefix} is a "
+            f"{type(tree).__name__}"
         )
     specs, tensors = [], {}
     for key, child in zip(keys, children, strict=True):
         if not isinstance(key, str | int):
-            raise TypeError(f"the keys of a tree must be text or whole numbers; {prefix} has the key {key!r}")
+            raise TypeError(
+                f"the keys of a tree must be text or whole numbers; {prefix} has the key {key!r}"
+            )
         spec, inner = encode(child, f"{prefix}/{key}")
         if clash := inner.keys() & tensors.keys():
             raise TypeError(f"two tensors of a tree would both be called {sorted(clash)[0]}")
@@ -185,7 +211,9 @@ def _decoded(spec: Any, tensors: Mapping[str, Tensor]) -> Tree:
             return value
         case {"model": architecture, "parts": parts}:
             inner = _decoded(parts, tensors)
-            return Model(Architecture.from_json(architecture), inner["parameters"], inner["statistics"])
+            return Model(
+                Architecture.from_json(architecture), inner["parameters"], inner["statistics"]
+            )
         case {"record": list(specs), "keys": list(keys)}:
             return Record(zip(keys, (_decoded(child, tensors) for child in specs), strict=True))
         case {"dict": list(specs), "keys": list(keys)}:

@@ -1,8 +1,9 @@
-"""The verdict of a comparison: which method is best, by how much and how certainly, and whether the clients helped.
+"""The verdict of a comparison: which method is best, by how much and how certainly, and whether the
+clients helped.
 
-Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds. A single seed, or
-several that differ by the same few images, leave only the test images to count: that interval says how sure one is of
-two models, not of the methods.
+Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds.
+A single seed, or several that differ by the same few images, leave only the test images to count:
+that interval says how sure one is of two models, not of the methods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +22,19 @@ from fedglean.methods.central import Central
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, Spread
 
-#: Trained on the labels that there are and on nothing else: what unlabelled clients are measured against.
-LABELS_ALONE = ("hub-only", "fedavg", "fedprox", "fednova", "scaffold", "vrl-sgd", "fedavgm", "heterofl",
-                "heterofl-semifl")  # fmt: skip
+#: Trained on the labels that there are and on nothing else: what unlabelled clients are measured
+#: against.
+LABELS_ALONE = (
+    "hub-only",
+    "fedavg",
+    "fedprox",
+    "fednova",
+    "scaffold",
+    "vrl-sgd",
+    "fedavgm",
+    "heterofl",
+    "heterofl-semifl",
+)
 #: Trained with labels that nobody gave them.
 ALL_LABELS = ("hub-all", "fedavg-all")
 
@@ -51,7 +62,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """What one method came to; `against_best` is None for the best itself. Bytes and seconds are means over seeds."""
+    """What one method came to; `against_best` is None for the best itself. Bytes and seconds are
+    means over seeds.
+    """
 
     label: str
     last: Spread
@@ -63,9 +76,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Help:
-    """What a method gained from the unlabelled clients over `floor`, which trained on the labels alone.
+    """What a method gained from the unlabelled clients over `floor`, which trained on the labels
+    alone.
 
-    Not `heard`, they never had anything to train on, and what was gained came from what else the method does.
+    Not `heard`, they never had anything to train on, and what was gained came from what else the
+    method does.
     """
 
     label: str
@@ -77,7 +92,9 @@ class Help:
     def answer(self) -> str:
         if not self.heard:
             return "no, they never had anything to train on"
-        return judged(self.gain.low, self.gain.high) + (" with this seed" if self.gain.over == IMAGES else "")
+        return judged(self.gain.low, self.gain.high) + (
+            " with this seed" if self.gain.over == IMAGES else ""
+        )
 
 
 def at_one_place(config: Config) -> bool:
@@ -91,15 +108,21 @@ def is_reference(config: Config) -> bool:
 
 
 def floors(split: Split) -> list[str]:
-    """The methods that train on the labels alone: at the hub, at the clients. None where no image lacks its label."""
+    """The methods that train on the labels alone: at the hub, at the clients. None where no image
+    lacks its label.
+    """
     if not any(map(len, split.unlabelled)):
         return []
     return ["hub-only"] * (len(split.hub) > 0) + ["fedavg"] * any(map(len, split.labelled))
 
 
 def heard(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether clients that were asked ever sent something; where none is asked, data come together otherwise."""
-    return any(line["answered"] for line in history) or not any(line["abstained"] for line in history)
+    """Whether clients that were asked ever sent something; where none is asked, data come together
+    otherwise.
+    """
+    return any(line["answered"] for line in history) or not any(
+        line["abstained"] for line in history
+    )
 
 
 def judged(low: float, high: float) -> str:
@@ -131,13 +154,20 @@ def leader(results: Results, among: Sequence[str]) -> str | None:
     )
 
 
-def helped(results: Results, methods: Sequence[str], alone: Sequence[str], dataset: Dataset) -> tuple[Help, ...]:
-    """Each method against the best of those that had the labels alone, which is chosen against the method.
+def helped(
+    results: Results, methods: Sequence[str], alone: Sequence[str], dataset: Dataset
+) -> tuple[Help, ...]:
+    """Each method against the best of those that had the labels alone, which is chosen against the
+    method.
 
-    Only against those of its own net and rounds: another net's accuracy says nothing about unlabelled clients.
+    Only against those of its own net and rounds: another net's accuracy says nothing about
+    unlabelled clients.
     """
     fitting = {
-        label: leader(results, [floor for floor in alone if floor in results and _same_net(results, label, floor)])
+        label: leader(
+            results,
+            [floor for floor in alone if floor in results and _same_net(results, label, floor)],
+        )
         for label in methods
         if label in results
     }
@@ -166,7 +196,9 @@ def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) 
 
 
 def over_seeds(gaps: Sequence[float]) -> Difference | None:
-    """Their mean with Student's interval; None of a single one or equal ones, which say nothing about others."""
+    """Their mean with Student's interval; None of a single one or equal ones, which say nothing
+    about others.
+    """
     if len(gaps) < 2 or isclose(min(gaps), max(gaps), abs_tol=1e-9):
         return None
     from scipy.special import stdtrit  # takes a moment to load, and most commands judge nothing
@@ -178,7 +210,9 @@ def over_seeds(gaps: Sequence[float]) -> Difference | None:
 
 
 def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Difference:
-    """By which test images each is `right` about; where that is not known, the gap may as well be any."""
+    """By which test images each is `right` about; where that is not known, the gap may as well be
+    any.
+    """
     if mine is None or its is None:
         return Difference(gap, -1.0, 1.0, UNTESTED)
     better, worse, count = int((mine > its).sum()), int((mine < its).sum()), len(mine)
@@ -186,7 +220,8 @@ def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Differen
         return Difference(gap, -NEVER / count, NEVER / count, IMAGES)
     from scipy.special import betaincinv
 
-    # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one of them has right.
+    # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one of them has
+    # right.
     low = float(betaincinv(better, worse + 1, 0.025)) if better else 0.0
     high = float(betaincinv(better + 1, worse, 0.975)) if worse else 1.0
     apart = (better + worse) / count
@@ -206,12 +241,20 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
     if not unlabelled:
         return f"{question} There are none: every image here is labelled."
     if not found:
-        takes = "a method that learns from them and one that does not, with the same model and rounds"
+        takes = (
+            "a method that learns from them and one that does not, with the same model and rounds"
+        )
         return f"{question} No answer: it takes {takes}."
     several = len({each.floor for each in found}) > 1
-    answers = "; ".join(f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several for each in found)
+    answers = "; ".join(
+        f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several
+        for each in found
+    )
     points = "in points" if several else f"in points over {found[0].floor}"
-    return f"{question} {answers}, {points} with 95 % intervals over {taken_over(each.gain for each in found)}."
+    return (
+        f"{question} {answers}, {points} with 95 % intervals over "
+        f"{taken_over(each.gain for each in found)}."
+    )
 
 
 def taken_over(differences: Iterable[Difference]) -> str:

@@ -1,6 +1,16 @@
-"""The command line. A user's mistake ends as one sentence and the error's exit code; a bug keeps its traceback."""
+"""The command line. A user's mistake ends as one sentence and the error's exit code; a bug keeps
+its traceback.
+"""
 
-from fedglean.cli import compare, deploy, export, look, report, reproduce, train  # each enters its commands
+from fedglean.cli import (
+    compare,
+    deploy,
+    export,
+    look,
+    report,
+    reproduce,
+    train,
+)  # each enters its commands
 from fedglean.cli.shared import app
 
 __all__ = ["app", "compare", "deploy", "export", "look", "main", "report", "reproduce", "train"]

@@ -19,13 +19,18 @@ from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.seeds import Spread
 from fedglean.verdict import taken_over
 
-#: Options that make sense for one method only; the other options of `fedglean run` hold for all methods.
+#: Options that make sense for one method only; the other options of `fedglean run` hold for all
+#: methods.
 OF_ONE = ("method", "preset", "config")
 
 
 def _with_options(command: Any) -> Any:
     """Give a command the options that all methods of a comparison share, as one dictionary."""
-    shared = {name: one for name, one in inspect.signature(configuration).parameters.items() if name not in OF_ONE}
+    shared = {
+        name: one
+        for name, one in inspect.signature(configuration).parameters.items()
+        if name not in OF_ONE
+    }
     own = list(inspect.signature(command).parameters.values())
 
     @wraps(command)
@@ -45,17 +50,22 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            help="Methods or presets, each with its own settings if wanted, as in semifl:threshold=0.8,epochs=2."
+            help="Methods or presets, each with its own settings if wanted, as in "
+            "semifl:threshold=0.8,epochs=2."
         ),
     ],
     options: dict[str, Any],
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed.")
+        int,
+        typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed."),
     ] = 3,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; by default a folder in runs/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the runs go; by default a folder in runs/.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train several methods on the same splits, and say which is best and whether the unlabelled clients helped.
+    """Train several methods on the same splits, and say which is best and whether the unlabelled
+    clients helped.
 
     If it is interrupted, the same command continues where it stopped.
     """
@@ -78,10 +88,16 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for word in words:
         if word in named:
-            raise ConfigError(f"'{word}' is named twice; give one of the two its own setting, as in {word}:rate=0.1")
+            raise ConfigError(
+                f"'{word}' is named twice; give one of the two its own setting, as in "
+                f"{word}:rate=0.1"
+            )
         name, colon, settings = word.partition(":")
         if colon and "=" not in settings.partition(",")[0]:
-            raise ConfigError(f"'{word}' names a setting without a value; write it as {name}:threshold=0.8,epochs=2")
+            raise ConfigError(
+                f"'{word}' names a setting without a value; write it as "
+                f"{name}:threshold=0.8,epochs=2"
+            )
         kind = "preset" if name in PRESETS else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
     return named
@@ -113,7 +129,8 @@ def show_comparison(found: Comparison) -> None:
 
 
 def _table(found: Comparison, width: int) -> Table:
-    """The last and the best round in columns of their own; the best method is chosen by its last round.
+    """The last and the best round in columns of their own; the best method is chosen by its last
+    round.
 
     On a narrow screen the brackets move to a second line, and columns are dropped from the right.
     """
@@ -121,22 +138,50 @@ def _table(found: Comparison, width: int) -> Table:
     narrow = width < max(len(row.label) for row in found.rows) + 110
     box = SIMPLE_HEAD if narrow else ROUNDED
     table = Table(
-        title=escape(_headline(found)), title_justify="left", title_style="bold", caption_justify="left", box=box
+        title=escape(_headline(found)),
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=box,
     )
-    table.add_column("", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows)))
+    table.add_column(
+        "", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows))
+    )
     shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
-    for heading in ("last round", "best round", "against the best", "sent per seed", "time per seed")[:shown]:
-        table.add_column(heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True)
+    for heading in (
+        "last round",
+        "best round",
+        "against the best",
+        "sent per seed",
+        "time per seed",
+    )[:shown]:
+        table.add_column(
+            heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True
+        )
     apart = [each.label for each in found.plan.entries if not each.federated]
     for row in found.rows:
         gap = "the best" if row.label == found.best else str(row.against_best)
         name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
-        sent = "-" if row.label in apart else size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
-        cells = [_spread(row.last, seeds), _spread(row.best, seeds), gap, sent, duration(row.seconds)][:shown]
+        sent = (
+            "-"
+            if row.label in apart
+            else size(round(row.bytes_sent))
+            if row.bytes_sent
+            else "nothing"
+        )
+        cells = [
+            _spread(row.last, seeds),
+            _spread(row.best, seeds),
+            gap,
+            sent,
+            duration(row.seconds),
+        ][:shown]
         table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
     over = taken_over(row.against_best for row in found.rows if row.against_best and shown > 2)
     how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
-    table.caption = f"test accuracy in %{how}" + (f"; differences with 95 % intervals over {over}" if over else "")
+    table.caption = f"test accuracy in %{how}" + (
+        f"; differences with 95 % intervals over {over}" if over else ""
+    )
     return table
 
 

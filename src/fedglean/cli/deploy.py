@@ -7,14 +7,27 @@ import typer
 
 from fedglean.cli.shared import Use, app, configured, say
 from fedglean.config import Config
-from fedglean.deploy.commands import HubOptions, admitted, is_federation, run_branch, run_hub, supernode_command
+from fedglean.deploy.commands import (
+    HubOptions,
+    admitted,
+    is_federation,
+    run_branch,
+    run_hub,
+    supernode_command,
+)
 from fedglean.deploy.processes import Address, need_flower
 from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.plugins import activate
 
-deploy = typer.Typer(no_args_is_help=True, help="Train across real machines with Flower; docs/deploy.md explains how.")
+deploy = typer.Typer(
+    no_args_is_help=True,
+    help="Train across real machines with Flower; docs/deploy.md explains how.",
+)
 app.add_typer(deploy, name="deploy")
-Insecure = Annotated[bool, typer.Option("--insecure", help="Use no TLS and no keys; only for a trial on one machine.")]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Use no TLS and no keys; only for a trial on one machine."),
+]
 Keys = Annotated[Path | None, typer.Option(help="The folder that 'fedglean deploy keys' made.")]
 
 
@@ -23,52 +36,84 @@ Keys = Annotated[Path | None, typer.Option(help="The folder that 'fedglean deplo
 def deploy_hub(
     config: Config,
     *,
-    images: Annotated[Path, typer.Option(help="The hub's images, in hub/CLASS and optionally test/CLASS.")],
-    branches: Annotated[int, typer.Option(min=1, help="How many branches there are; they are numbered from 0.")],
-    out: Annotated[Path, typer.Option(help="The run folder; a run that is already there is continued.")],
-    listen: Annotated[str, typer.Option(help="The address at which branches reach the hub.")] = "0.0.0.0:8000",
+    images: Annotated[
+        Path, typer.Option(help="The hub's images, in hub/CLASS and optionally test/CLASS.")
+    ],
+    branches: Annotated[
+        int, typer.Option(min=1, help="How many branches there are; they are numbered from 0.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The run folder; a run that is already there is continued.")
+    ],
+    listen: Annotated[
+        str, typer.Option(help="The address at which branches reach the hub.")
+    ] = "0.0.0.0:8000",
     keys: Keys = None,
     admit: Annotated[
-        list[str] | None, typer.Option(help="A branch's public key as NUMBER=FILE; repeat it for each branch.")
+        list[str] | None,
+        typer.Option(help="A branch's public key as NUMBER=FILE; repeat it for each branch."),
     ] = None,
     insecure: Insecure = False,
-    deadline: Annotated[float, typer.Option(min=1, help="Seconds that a branch has for each answer.")] = 3600,
+    deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds that a branch has for each answer.")
+    ] = 3600,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that the others still have once a quorum has answered.")
+        float,
+        typer.Option(min=0, help="Seconds that the others still have once a quorum has answered."),
     ] = 600,
     gathering: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for all branches at the start, and for a quorum later.")
+        float,
+        typer.Option(
+            min=0, help="Seconds to wait for all branches at the start, and for a quorum later."
+        ),
     ] = 600,
 ) -> None:
-    """Start a hub: run Flower's SuperLink, train with the branches that join, and show every round."""
+    """Start a hub: run Flower's SuperLink, train with the branches that join, and show every
+    round.
+    """
     _need_keys(keys, insecure)
     _need_images(images)
     if (out / "config.toml").exists() and not is_federation(out):
         raise StorageError(
-            f"{out} holds the run of a simulation, not of a federation; choose another folder with --out"
+            f"{out} holds the run of a simulation, not of a federation; choose another folder with "
+            "--out"
         )
     times = {"deadline": deadline, "grace": grace, "gathering": gathering}
     if keys is not None and not admit:
-        raise ConfigError("no branch is admitted; give each branch's public key with --admit NUMBER=FILE")
-    options = HubOptions(images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times)
+        raise ConfigError(
+            "no branch is admitted; give each branch's public key with --admit NUMBER=FILE"
+        )
+    options = HubOptions(
+        images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times
+    )
     raise typer.Exit(run_hub(config, options, say))
 
 
 @deploy.command("branch")
 def deploy_branch(
     images: Annotated[
-        Path, typer.Option(help="The branch's images; those in folders named after classes are labelled.")
+        Path,
+        typer.Option(
+            help="The branch's images; those in folders named after classes are labelled."
+        ),
     ],
-    number: Annotated[int, typer.Option(min=0, help="This branch's number, which is its identity in the federation.")],
+    number: Annotated[
+        int,
+        typer.Option(min=0, help="This branch's number, which is its identity in the federation."),
+    ],
     hub: Annotated[str, typer.Option(help="The hub's address as host:port.")],
     state: Annotated[Path, typer.Option(help="The folder in which this branch keeps its state.")],
     name: Annotated[str | None, typer.Option(help="A name for people to read.")] = None,
-    device: Annotated[str, typer.Option(help="Where this branch computes: auto, cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where this branch computes: auto, cpu or cuda.")
+    ] = "cpu",
     use: Use = None,
     keys: Keys = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join a federation with a folder of images that never leaves this machine; runs Flower's SuperNode."""
+    """Join a federation with a folder of images that never leaves this machine; runs Flower's
+    SuperNode.
+    """
     _need_keys(keys, insecure)
     _need_images(images)
     _check_device(device)
@@ -102,13 +147,18 @@ def _check_device(name: str) -> None:
 @deploy.command("keys")
 def deploy_keys(
     folder: Annotated[Path, typer.Argument(help="Where to write them.")],
-    hub: Annotated[list[str] | None, typer.Option(help="A name or address of the hub; repeat it for each.")] = None,
+    hub: Annotated[
+        list[str] | None, typer.Option(help="A name or address of the hub; repeat it for each.")
+    ] = None,
 ) -> None:
     """Make a branch's pair of keys, or with --hub the hub's certificate and its authority."""
     need_flower()
     from fedglean.deploy.keys import make_branch_key, make_hub_keys
 
     if hub:
-        print(f"give this file to every branch, as ca.crt in its keys: {make_hub_keys(folder, hub).authority}")
+        print(
+            "give this file to every branch, as ca.crt in its keys: "
+            f"{make_hub_keys(folder, hub).authority}"
+        )
     else:
         print(f"give this file to the hub, for --admit: {make_branch_key(folder / 'branch.key')}")

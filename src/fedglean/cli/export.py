@@ -20,26 +20,48 @@ from fedglean.report.terminal import percent
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     onnx: Annotated[
-        Path | None, typer.Option(help="Write an ONNX file here; needs what the extra 'export' of fedglean installs.")
+        Path | None,
+        typer.Option(
+            help="Write an ONNX file here; needs what the extra 'export' of fedglean installs."
+        ),
     ] = None,
     state_dict: Annotated[
         Path | None,
-        typer.Option(help="Write the weights of fedglean.export.Classifier, a torch module, here as safetensors."),
+        typer.Option(
+            help="Write the weights of fedglean.export.Classifier, a torch module, here as "
+            "safetensors."
+        ),
     ] = None,
     predictor: Annotated[
         str | None,
-        typer.Option(help="Which of the run's predictors to write, such as hassle's EM; by default the first."),
+        typer.Option(
+            help="Which of the run's predictors to write, such as hassle's EM; by default the "
+            "first."
+        ),
     ] = None,
     checked: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare the written model with the run's on its test images.")
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="Compare the written model with the run's on its test images.",
+        ),
     ] = True,
 ) -> None:
     """Write a trained model for other programs: it takes uint8 images and returns probabilities."""
-    wanted = [(path, save) for path, save in ((onnx, save_onnx), (state_dict, save_state_dict)) if path is not None]
+    wanted = [
+        (path, save)
+        for path, save in ((onnx, save_onnx), (state_dict, save_state_dict))
+        if path is not None
+    ]
     if not wanted:
-        raise ConfigError("no file to write was named; give --onnx model.onnx, --state-dict model.safetensors or both")
+        raise ConfigError(
+            "no file to write was named; give --onnx model.onnx, --state-dict model.safetensors or "
+            "both"
+        )
     if any(path.resolve() == (folder / "model.safetensors").resolve() for path, _ in wanted):
-        raise ConfigError(f"{folder / 'model.safetensors'} is the run's own model; choose another name")
+        raise ConfigError(
+            f"{folder / 'model.safetensors'} is the run's own model; choose another name"
+        )
     if len({path.resolve() for path, _ in wanted}) < len(wanted):
         raise ConfigError(f"--onnx and --state-dict both name {onnx}; choose two names")
     if onnx is not None:
@@ -50,14 +72,17 @@ def export(
         _write(path, save, trained, images)
 
 
-def _write(path: Path, save: Callable[[Trained, Path], Answer], trained: Trained, images: Tensor | None) -> None:
+def _write(
+    path: Path, save: Callable[[Trained, Path], Answer], trained: Trained, images: Tensor | None
+) -> None:
     answer = save(trained, path)
     if images is None:
         say(f"{path}: not compared with the run")
         return
     found = check(answer, trained, images)
     result = (
-        f"on {found.images} test images, {percent(found.agreement)} of the labels agree with the run's "
+        f"on {found.images} test images, {percent(found.agreement)} of the labels agree with the "
+        "run's "
         f"and probabilities differ by at most {found.difference:.0e}"
     )
     if not found.passed:

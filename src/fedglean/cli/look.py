@@ -35,8 +35,12 @@ def show_config(config: Config) -> None:
 @partial(configured, otherwise="semifl")
 def partition(
     config: Config,
-    out: Annotated[Path | None, typer.Option(help="Draw who holds what as a bubble chart in this file.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Save the split in this file, for --split-file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw who holds what as a bubble chart in this file.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Save the split in this file, for --split-file.")
+    ] = None,
 ) -> None:
     """Show which client holds how many images of each class, and which of them are labelled."""
     if out is not None:
@@ -45,7 +49,10 @@ def partition(
     split = fitted(divide_up(config, dataset), dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))
     if leaked := dataset.leaked():
-        print(f"{leaked} of {len(dataset.test_images)} test images are among the training images too, pixel for pixel")
+        print(
+            f"{leaked} of {len(dataset.test_images)} test images are among the training images "
+            "too, pixel for pixel"
+        )
     if out is not None:
         bubble_chart(split, dataset.train_labels, dataset.classes, out)
         print(f"picture: {out}")
@@ -66,32 +73,45 @@ def predict(
 
 
 def _lines(table: str) -> dict[str, str]:
-    """The summaries of a table; a name that the package does not bring also shows who brought it."""
+    """The summaries of a table; a name that the package does not bring also shows who brought
+    it.
+    """
     lines = {}
     for name, row in TABLES[table].known.items():
         holder = brought_by(table, name)
-        lines[name] = row.summary if holder is None else f"{row.summary} [{Path(holder.title).name}]".strip()
+        lines[name] = (
+            row.summary if holder is None else f"{row.summary} [{Path(holder.title).name}]".strip()
+        )
     return lines
 
 
 LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "methods": partial(_lines, "METHODS"),
     "data": partial(_lines, "DATASETS"),
-    "models": lambda: {**_lines("MODELS"), **{f"norm {name}": text for name, text in dict(NORMS).items()}},
+    "models": lambda: {
+        **_lines("MODELS"),
+        **{f"norm {name}": text for name, text in dict(NORMS).items()},
+    },
     "partitions": partial(_lines, "PARTITIONS"),
     "labels": partial(_lines, "LAYOUTS"),
-    "views": lambda: {**_lines("VIEWS"), **{f"strong = {name}": text for name, text in _lines("STRONG").items()}},
+    "views": lambda: {
+        **_lines("VIEWS"),
+        **{f"strong = {name}": text for name, text in _lines("STRONG").items()},
+    },
 }
 
 
 @app.command("list")
 def show_list(
     what: Annotated[
-        str | None, typer.Argument(help=f"{', '.join(LISTS)}, presets, or a method for its settings.")
+        str | None,
+        typer.Argument(help=f"{', '.join(LISTS)}, presets, or a method for its settings."),
     ] = None,
     use: Use = None,
 ) -> None:
-    """List methods, data sets, models and everything else that can be named, or the settings of a method."""
+    """List methods, data sets, models and everything else that can be named, or the settings of a
+    method.
+    """
     activate(None if use is None else str(use))
     if what is not None and what not in (*LISTS, *METHODS, "presets"):
         raise unknown("list or method", what, [*LISTS, *METHODS, "presets"])
@@ -103,7 +123,10 @@ def show_list(
     for table in _preset_tables() if what == "presets" else ():
         paper.print(table)
     if what is None:
-        print(f"'fedglean list presets' shows {len(PRESETS)} presets, 'fedglean list METHOD' the settings of a method.")
+        print(
+            f"'fedglean list presets' shows {len(PRESETS)} presets, 'fedglean list METHOD' the "
+            "settings of a method."
+        )
 
 
 def _settings_table(method: str) -> Table:
@@ -118,7 +141,11 @@ def _settings_table(method: str) -> Table:
 def _preset_tables() -> Iterator[Table]:
     for paper in dict.fromkeys(name.partition("/")[0] for name in PRESETS):
         rows = [
-            (name, ", ".join(f"{key} {number}" for key, number in (preset.published or {}).items()), preset.summary)
+            (
+                name,
+                ", ".join(f"{key} {number}" for key, number in (preset.published or {}).items()),
+                preset.summary,
+            )
             for name, preset in PRESETS.items()
             if name.startswith(f"{paper}/")
         ]

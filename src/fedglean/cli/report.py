@@ -10,14 +10,17 @@ from fedglean.report.events import write_events
 from fedglean.report.page import write_page
 from fedglean.report.watch import watch as serve
 
-Folders = Annotated[list[Path], typer.Argument(help="Folders of runs, of several seeds or of comparisons.")]
+Folders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs, of several seeds or of comparisons.")
+]
 
 
 @app.command()
 def report(
     folders: Folders,
     out: Annotated[
-        Path | None, typer.Option(help="The page to write; by default report.html in the first folder.")
+        Path | None,
+        typer.Option(help="The page to write; by default report.html in the first folder."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,
 ) -> None:
@@ -28,7 +31,9 @@ def report(
 @app.command()
 def watch(
     folders: Folders,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free one.")
+    ] = 0,
 ) -> None:
     """Serve the report of runs while they train, for a browser on this machine."""
     serve(folders, port, say)
@@ -38,7 +43,8 @@ def watch(
 def tensorboard(
     folders: Folders,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; by default tensorboard/ in the first folder.")
+        Path | None,
+        typer.Option(help="Where to write; by default tensorboard/ in the first folder."),
     ] = None,
 ) -> None:
     """Write the histories of runs as event files for TensorBoard."""

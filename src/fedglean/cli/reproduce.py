@@ -18,20 +18,33 @@ from fedglean.reproduce.tables import as_markdown
 
 @app.command()
 def reproduce(
-    what: Annotated[str | None, typer.Argument(help="A table, figure or theorem; without one, all are listed.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="A table, figure or theorem; without one, all are listed.")
+    ] = None,
     cell: Annotated[
         str | None,
-        typer.Option(help="Only this part of it, or a pattern such as 'fed*-cifar10-10'; 'list' names all parts."),
+        typer.Option(
+            help="Only this part of it, or a pattern such as 'fed*-cifar10-10'; 'list' names all "
+            "parts."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to train side by side.")] = 1,
-    scale: Annotated[float, typer.Option(help="The share of the rounds to train, for a first look.")] = 1.0,
-    data_root: Annotated[Path | None, typer.Option(help="The folder with the data.", resolve_path=True)] = None,
-    set: Annotated[
-        list[str] | None, typer.Option(help="A setting for all runs, such as device=cuda or compile=true.")
+    scale: Annotated[
+        float, typer.Option(help="The share of the rounds to train, for a first look.")
+    ] = 1.0,
+    data_root: Annotated[
+        Path | None, typer.Option(help="The folder with the data.", resolve_path=True)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the runs go; by default a folder in runs/reproduce/.")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting for all runs, such as device=cuda or compile=true."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the runs go; by default a folder in runs/reproduce/.")
+    ] = None,
     render: Annotated[
-        Path | None, typer.Option(help="Print this result.json of a table as Markdown and train nothing.")
+        Path | None,
+        typer.Option(help="Print this result.json of a table as Markdown and train nothing."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -65,9 +78,15 @@ def reproduce(
 
 def _list_studies(cell: str | None) -> None:
     if cell is not None:
-        raise ConfigError("--cell needs the name of the table, figure or theorem that it is a part of; give both")
+        raise ConfigError(
+            "--cell needs the name of the table, figure or theorem that it is a part of; give both"
+        )
     rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
-    screen().print(names_table("fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows))
+    screen().print(
+        names_table(
+            "fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows
+        )
+    )
 
 
 def _named(what: str, cell: str | None) -> Study:
@@ -78,7 +97,9 @@ def _named(what: str, cell: str | None) -> Study:
     return STUDIES[what]
 
 
-def _refuse_senseless(what: str, study: Study, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> None:
+def _refuse_senseless(
+    what: str, study: Study, seeds: int, scale: float, options: Sequence[tuple[str, Any]]
+) -> None:
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
@@ -87,9 +108,16 @@ def _refuse_senseless(what: str, study: Study, seeds: int, scale: float, options
 
 
 def _folder(what: str, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> str:
-    """Runs that cannot go on from each other are apart; what makes no difference to that is not in the name."""
+    """Runs that cannot go on from each other are apart; what makes no difference to that is not in
+    the name.
+    """
     changed = [f"{key}={value}" for key, value in options if FLAT.get(key, key) not in INDIFFERENT]
-    words = [what, *([] if scale == 1 else [f"scale{scale:g}"]), *([] if seeds == 1 else [f"seeds{seeds}"]), *changed]
+    words = [
+        what,
+        *([] if scale == 1 else [f"scale{scale:g}"]),
+        *([] if seeds == 1 else [f"seeds{seeds}"]),
+        *changed,
+    ]
     return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
 

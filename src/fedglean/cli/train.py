@@ -20,7 +20,15 @@ from fedglean.deploy.commands import is_federation, resume_hub
 from fedglean.errors import StorageError
 from fedglean.folder import RunFolder, check_no_group
 from fedglean.report.picture import curves
-from fedglean.report.terminal import comparison, means, progress, result_table, rounds_shown, screen, seeds_table
+from fedglean.report.terminal import (
+    comparison,
+    means,
+    progress,
+    result_table,
+    rounds_shown,
+    screen,
+    seeds_table,
+)
 from fedglean.result import Result
 from fedglean.seeds import SeedsResult, is_group, members
 from fedglean.verdict import heard
@@ -36,13 +44,18 @@ DEMO: dict[str, dict[str, Any]] = {
 @configured
 def run(
     config: Config,
-    out: Annotated[Path | None, typer.Option(help="The run folder; by default a new one in runs/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; by default a new one in runs/.")
+    ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed.")
+        int,
+        typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed."),
     ] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Train a method and write a run folder with its configuration, metrics, checkpoint, model and picture."""
+    """Train a method and write a run folder with its configuration, metrics, checkpoint, model and
+    picture.
+    """
     if seeds > 1:
         folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
         with resumable(folder), rounds_shown(config.method, config, seeds, quiet) as on_rounds:
@@ -57,7 +70,10 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, of several seeds, of a comparison or of a hub.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="The folder of a run, of several seeds, of a comparison or of a hub."),
+    ],
     quiet: Quiet = False,
 ) -> None:
     """Continue an interrupted run, or show the result of a finished one."""
@@ -77,7 +93,9 @@ def resume(
             played += 1
             on_rounds(lines)
 
-        outcome = go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
+        outcome = (
+            go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
+        )
     if not played:
         print(f"{folder} is already finished")
     _show(outcome) if isinstance(outcome, Result) else _show_seeds(outcome)
@@ -100,7 +118,8 @@ def _show_seeds(group: SeedsResult) -> None:
 def _show_silence(results: Sequence[Result]) -> None:
     if not any(heard(each.history) for each in results):
         print(
-            "note: no client ever sent an update; either none had anything to train on, or the method returns no Upload"
+            "note: no client ever sent an update; either none had anything to train on, or the "
+            "method returns no Upload"
         )
 
 
@@ -113,29 +132,39 @@ def _show_places(heading: str, runs: str, folder: Path) -> None:
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to train.")] = 3,
-    out: Annotated[Path, typer.Option(help="Where the runs go; an earlier demo there is replaced.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Where the runs go; an earlier demo there is replaced.")
+    ] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Train SemiFL on digits with 20 labels, and compare it with those labels alone and with all labels."""
+    """Train SemiFL on digits with 20 labels, and compare it with those labels alone and with all
+    labels.
+    """
     _cleared(out)
     runs: dict[str, list[Result]] = {}
     for label, options in DEMO.items():
-        # Stacked, for then the seeds run side by side, and the numbers do not depend on what `auto` finds.
+        # Stacked, for then the seeds run side by side, and the numbers do not depend on what `auto`
+        # finds.
         config = configure(data="digits", clients=20, executor="stack", **options)
         with progress(Console(stderr=True), f"{label:<11}", config, quiet) as on_round:
             runs[label] = train_seeds(config, seeds, out / config.method, means(on_round)).results
-    title = "Test accuracy on digits" + (f", mean of {seeds} seeds (worst-best)" if seeds > 1 else "")
+    title = "Test accuracy on digits" + (
+        f", mean of {seeds} seeds (worst-best)" if seeds > 1 else ""
+    )
     screen().print(comparison(runs, title))
-    print(f"picture: {curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}")
+    print(
+        "picture: "
+        f"{curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}"
+    )
 
 
 def _cleared(out: Path) -> None:
     """Remove an earlier demo, and nothing else."""
     places, mark = [out / options["method"] for options in DEMO.values()], out / "demo.json"
     if not mark.exists() and (any(map(Path.exists, places)) or (out / "config.toml").exists()):
-        raise StorageError(f"{out} holds runs that are not from a demo; choose another folder with --out")
+        raise StorageError(
+            f"{out} holds runs that are not from a demo; choose another folder with --out"
+        )
     check_no_group(out)
     for place in places:
         shutil.rmtree(place, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Decoded images kept on disk, because some published forms take half a minute to decode.
 
-The cache is a convenience and never an authority: what is not there, not readable or not intact is decoded again,
-and a folder that cannot be written costs time but is no error.
+The cache is a convenience and never an authority: what is not there, not readable or not intact is
+decoded again, and a folder that cannot be written costs time but is no error.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ def cache_folder() -> Path:
 def cached(name: str, sources: Iterable[Path], decode: Callable[[], Tensors]) -> Tensors:
     """What `decode` made of these very files before, or makes of them now.
 
-    Files are distinguished by path, size and time of change; an edit that keeps all three goes unnoticed.
+    Files are distinguished by path, size and time of change; an edit that keeps all three goes
+    unnoticed.
     """
     path = cache_folder() / f"{name}-{_fingerprint(sources)}.safetensors"
     tensors = _read(path)
@@ -46,7 +47,9 @@ def _fingerprint(sources: Iterable[Path]) -> str:
     total = hashlib.sha256(f"decoder {_VERSION}".encode())
     for source in sorted(path.resolve() for path in sources):
         state = source.stat()
-        total.update(f"\n{source}\0{state.st_size}\0{state.st_mtime_ns}".encode(errors="surrogateescape"))
+        total.update(
+            f"\n{source}\0{state.st_size}\0{state.st_mtime_ns}".encode(errors="surrogateescape")
+        )
     return total.hexdigest()[:20]
 
 

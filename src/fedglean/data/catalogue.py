@@ -1,4 +1,6 @@
-"""The published data sets: classes, normalisation, what a weak view may do, and where to get them."""
+"""The published data sets: classes, normalisation, what a weak view may do, and where to get
+them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from fedglean.data.layouts import LAYOUTS, Layout
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set; `sizes` are the numbers of training and test images, `fetch` says how to get it."""
+    """A published data set; `sizes` are the numbers of training and test images, `fetch` says how
+    to get it.
+    """
 
     name: str
     fetch: str
@@ -28,12 +32,13 @@ _DIGITS = tuple("0123456789")
 _FASHION = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _CIFAR100 = """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
-    castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
-    elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard
-    lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear
-    pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark
-    shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+    butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch
+    crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+    keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain
+    mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain
+    plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+    skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
     television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 

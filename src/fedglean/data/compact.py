@@ -1,8 +1,10 @@
-"""The compact form: CIFAR as sheets of tiles, SVHN as digits cut out at their own size, both lossless WebP.
+"""The compact form: CIFAR as sheets of tiles, SVHN as digits cut out at their own size, both
+lossless WebP.
 
-CIFAR: `labels.npz` has all labels of the set, `train_0.webp` and so on are sheets of 32 x 32 tiles read row by row.
-CIFAR-100's sheets may be missing one by one. SVHN: `PART.npz` says for each digit where its cut-out lies (`sheet,
-x, y, w, h`), what it is (`label`) and its position in the published split (`index`).
+CIFAR: `labels.npz` has all labels of the set, `train_0.webp` and so on are sheets of 32 x 32 tiles
+read row by row. CIFAR-100's sheets may be missing one by one. SVHN: `PART.npz` says for each digit
+where its cut-out lies (`sheet, x, y, w, h`), what it is (`label`) and its position in the published
+split (`index`).
 """
 
 from collections.abc import Iterator
@@ -39,7 +41,9 @@ def cifar100_sheets(files: Files) -> Iterator[Part]:
         if path.suffix == ".webp":
             split, number = Path(name).stem.split("_")
             fine = labels[f"{split}_fine"].astype(np.int64)
-            yield _sheet_part(path, np.flatnonzero(cifar100_numbers(split, fine) == int(number)), fine)
+            yield _sheet_part(
+                path, np.flatnonzero(cifar100_numbers(split, fine) == int(number)), fine
+            )
 
 
 def svhn_cuts(files: Files) -> Iterator[Part]:
@@ -61,7 +65,9 @@ def svhn_part(part: str, files: Files, sheets: int) -> Part:
 
 
 def to_size(cuts: Pixels, size: int = _SIZE) -> Pixels:
-    """Cut-outs h x w x n x 3 scaled like MATLAB's imresize: bicubic, longer side first, rounded after each side."""
+    """Cut-outs h x w x n x 3 scaled like MATLAB's imresize: bicubic, longer side first, rounded
+    after each side.
+    """
     height, width = cuts.shape[:2]
     if height == width == size:
         return cuts
@@ -72,7 +78,9 @@ def to_size(cuts: Pixels, size: int = _SIZE) -> Pixels:
 
 
 def _fill(images: Pixels, sheet: Pixels, digits: dict[str, Integers], rows: Integers) -> None:
-    """Scale the digits of one sheet, those of equal size together, in blocks that stay in the processor's cache."""
+    """Scale the digits of one sheet, those of equal size together, in blocks that stay in the
+    processor's cache.
+    """
     heights, widths = digits["h"][rows], digits["w"][rows]
     for height, width in np.unique(np.stack([heights, widths], 1), axis=0).tolist():
         same = rows[(heights == height) & (widths == width)]
@@ -85,7 +93,9 @@ def _fill(images: Pixels, sheet: Pixels, digits: dict[str, Integers], rows: Inte
 
 
 def _resize(values: Numbers, size: int) -> Numbers:
-    """The first axis brought to `size`. Taps are added one by one: another order rounds exact halves otherwise."""
+    """The first axis brought to `size`. Taps are added one by one: another order rounds exact
+    halves otherwise.
+    """
     weights, places = _taps(values.shape[0], size)
     total = np.zeros((size, *values.shape[1:]))
     for weight, place in zip(weights, places, strict=True):
@@ -95,7 +105,9 @@ def _resize(values: Numbers, size: int) -> Numbers:
 
 @cache
 def _taps(length: int, size: int) -> tuple[Numbers, Integers]:
-    """For each tap, the weight and the source row of every output row; shrinking widens the kernel, edges repeat."""
+    """For each tap, the weight and the source row of every output row; shrinking widens the kernel,
+    edges repeat.
+    """
     scale = size / length
     stretch = min(scale, 1.0)
     reach = 4 / stretch
@@ -124,7 +136,11 @@ def _sheet_part(path: Path, at: Integers, labels: Integers) -> Part:
     with reading(path):
         sheet = _webp(path)
         rows, columns = sheet.shape[0] // _SIZE, sheet.shape[1] // _SIZE
-        tiles = sheet.reshape(rows, _SIZE, columns, _SIZE, 3).swapaxes(1, 2).reshape(-1, _SIZE, _SIZE, 3)
+        tiles = (
+            sheet.reshape(rows, _SIZE, columns, _SIZE, 3)
+            .swapaxes(1, 2)
+            .reshape(-1, _SIZE, _SIZE, 3)
+        )
         return Part(path.stem, tiles[: len(at)], labels[at], at, path)
 
 

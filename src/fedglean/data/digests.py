@@ -1,9 +1,9 @@
 """Checksums of the published images, whatever layout they come in.
 
-A SHA-256 covers the decoded arrays of one part: pixels N x H x W x C, then labels, then positions in the published
-split, both as little-endian int64. SVHN's `.mat` files are the exception, with the MD5 of the file: the compact
-form cuts the digits out of the full pictures by a recovered rule, which is not proved to give every last grey level
-of the published ones.
+A SHA-256 covers the decoded arrays of one part: pixels N x H x W x C, then labels, then positions
+in the published split, both as little-endian int64. SVHN's `.mat` files are the exception, with the
+MD5 of the file: the compact form cuts the digits out of the full pictures by a recovered rule,
+which is not proved to give every last grey level of the published ones.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""Who may see what: a party's objects hold no label that it does not have; only the evaluator's `Truth` has all."""
+"""Who may see what: a party's objects hold no label that it does not have; only the evaluator's
+`Truth` has all.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +17,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of all training images, by index into the store. Nothing that trains may hold one."""
+    """The labels of all training images, by index into the store. Nothing that trains may hold
+    one.
+    """
 
     labels: Tensor
 
@@ -30,7 +34,9 @@ class Federation:
 
     @cached_property
     def declared(self) -> tuple[Declared, ...]:
-        return tuple(Declared(len(a), len(b)) for a, b in zip(self.labelled, self.unlabelled, strict=True))
+        return tuple(
+            Declared(len(a), len(b)) for a, b in zip(self.labelled, self.unlabelled, strict=True)
+        )
 
     def me(self, number: int, state: Tree, key: int) -> Me:
         """What client `number` sees of the world."""
@@ -48,5 +54,7 @@ def divide(dataset: Dataset, split: Split, device: torch.device) -> tuple[Federa
     def unknown(index: Tensor) -> Images:
         return Images(store, index.to(device))
 
-    federation = Federation(known(split.hub), tuple(map(known, split.labelled)), tuple(map(unknown, split.unlabelled)))
+    federation = Federation(
+        known(split.hub), tuple(map(known, split.labelled)), tuple(map(unknown, split.unlabelled))
+    )
     return federation, Truth(truth)

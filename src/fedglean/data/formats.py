@@ -1,7 +1,7 @@
 """Decoders of the published files: idx, CIFAR's pickles and records, SVHN's `.mat`.
 
-A decoder takes the files of one layout by name and yields `Part`s, the units whose checksums are known. The compact
-form has a file of its own, `compact.py`.
+A decoder takes the files of one layout by name and yields `Part`s, the units whose checksums are
+known. The compact form has a file of its own, `compact.py`.
 """
 
 import gzip
@@ -30,7 +30,9 @@ _BATCHES = {**{f"data_batch_{i + 1}": f"train_{i}" for i in range(5)}, "test_bat
 
 @dataclass(frozen=True)
 class Part:
-    """Images N x H x W x C with their positions in the split; a given `checksum` stands in for that of the pixels."""
+    """Images N x H x W x C with their positions in the split; a given `checksum` stands in for that
+    of the pixels.
+    """
 
     name: str
     images: Pixels
@@ -59,11 +61,15 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error) or type(error).__name__
-        raise DataError(f"cannot read {path} ({reason}); it seems damaged, so get it again") from error
+        raise DataError(
+            f"cannot read {path} ({reason}); it seems damaged, so get it again"
+        ) from error
 
 
 def read_idx(path: Path) -> Pixels:
-    """An idx file of bytes, gzipped or not: two zeros, type 8, number of axes, big-endian sizes, values."""
+    """An idx file of bytes, gzipped or not: two zeros, type 8, number of axes, big-endian sizes,
+    values.
+    """
     with reading(path):
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if raw[:3] != b"\x00\x00\x08":
@@ -82,13 +88,16 @@ def idx_parts(files: Files) -> Iterator[Part]:
         images, labels = read_idx(path), read_idx(files[f"{stem}-labels-idx1-ubyte"])
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise DataError(
-                f"{path} holds images {images.shape} for labels {labels.shape}; expected one label per image"
+                f"{path} holds images {images.shape} for labels {labels.shape}; expected one label "
+                "per image"
             )
         yield Part(split, images[..., None], labels.astype(np.int64), np.arange(len(labels)), path)
 
 
 def members(files: Files, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path, bytes]]:
-    """Name, file and bytes of each wanted member, from a folder or out of the one archive there is."""
+    """Name, file and bytes of each wanted member, from a folder or out of the one archive there
+    is.
+    """
     for name, path in files.items():
         if not name.endswith(".tar.gz"):
             with reading(path):
@@ -134,7 +143,9 @@ def read_pickle(raw: bytes, path: Path, labels: str) -> tuple[Pixels, Integers]:
     """Pixels and labels of one CIFAR pickle, without running anything the file may name."""
     with reading(path):
         content = _PixelUnpickler(BytesIO(raw), encoding="latin1").load()
-        return _planes(np.asarray(content["data"], dtype=np.uint8)), np.asarray(content[labels], dtype=np.int64)
+        return _planes(np.asarray(content["data"], dtype=np.uint8)), np.asarray(
+            content[labels], dtype=np.int64
+        )
 
 
 def read_records(raw: bytes, path: Path, label_bytes: int) -> tuple[Pixels, Integers]:
@@ -154,13 +165,17 @@ def class_ranks(labels: Integers) -> Integers:
 
 
 def cifar100_numbers(split: str, labels: Integers) -> Integers:
-    """The part each CIFAR-100 image belongs to: runs of 50 a class in train, of 40 and 60 in test."""
+    """The part each CIFAR-100 image belongs to: runs of 50 a class in train, of 40 and 60 in
+    test.
+    """
     ranks = class_ranks(labels)
     return ranks // 50 if split == "train" else (ranks >= 40).astype(np.int64)
 
 
 def svhn_mats(files: Files) -> Iterator[Part]:
-    """`train_32x32.mat` and `test_32x32.mat`: images along the last axis, the digit 0 written as 10."""
+    """`train_32x32.mat` and `test_32x32.mat`: images along the last axis, the digit 0 written as
+    10.
+    """
     from scipy.io import loadmat
 
     for name, path in files.items():
@@ -168,7 +183,10 @@ def svhn_mats(files: Files) -> Iterator[Part]:
             with path.open("rb") as file:
                 checksum = hashlib.file_digest(file, "md5").hexdigest()
             content = loadmat(path)
-            images, labels = content["X"].transpose(3, 0, 1, 2), content["y"].reshape(-1).astype(np.int64) % 10
+            images, labels = (
+                content["X"].transpose(3, 0, 1, 2),
+                content["y"].reshape(-1).astype(np.int64) % 10,
+            )
             yield Part(name, images, labels, np.arange(len(labels)), path, checksum)
 
 
@@ -190,16 +208,23 @@ def _runs(split: str, images: Pixels, labels: Integers, path: Path) -> Iterator[
 
 
 def _dtype(code: str, *flags: int) -> np.dtype[np.uint8]:
-    """Bytes and no other type. The flags are dropped: numpy of today warns at the integers that numpy of 2009 wrote."""
+    """Bytes and no other type. The flags are dropped: numpy of today warns at the integers that
+    numpy of 2009 wrote.
+    """
     if code != "u1":
-        raise DataError(f"a CIFAR batch holds numbers of type '{code}'; expected bytes, so get it again")
+        raise DataError(
+            f"a CIFAR batch holds numbers of type '{code}'; expected bytes, so get it again"
+        )
     return np.dtype(np.uint8, copy=True)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
     """How Python 3 writes bytes in an old pickle; no other codec is let in."""
     if encoding != "latin1":
-        raise DataError(f"a CIFAR batch asks for the codec '{encoding}', which no published one does; get it again")
+        raise DataError(
+            f"a CIFAR batch asks for the codec '{encoding}', which no published one does; get it "
+            "again"
+        )
     return text.encode("latin1")
 
 
@@ -214,9 +239,13 @@ _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 
 class _PixelUnpickler(pickle.Unpickler):
-    """Builds arrays and plain containers and nothing else: a pickle from the net may name any function."""
+    """Builds arrays and plain containers and nothing else: a pickle from the net may name any
+    function.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise DataError(f"a CIFAR batch names {module}.{name}, which no published one does; get it again")
+            raise DataError(
+                f"a CIFAR batch names {module}.{name}, which no published one does; get it again"
+            )
         return _ALLOWED[module, name]

@@ -8,9 +8,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels by index into a store, so that a client's set, its confident part and a batch share one copy.
+    """Pixels by index into a store, so that a client's set, its confident part and a batch share
+    one copy.
 
-    `label` holds what this party knows or believes: classes (n), soft labels (n x classes), or None.
+    `label` holds what this party knows or believes: classes (n), soft labels (n x classes), or
+    None.
     """
 
     store: Tensor
@@ -30,11 +32,15 @@ class Images:
 
     def subset(self, mask: Tensor) -> "Images":
         """The images where the mask is true."""
-        return Images(self.store, self.index[mask], None if self.label is None else self.label[mask])
+        return Images(
+            self.store, self.index[mask], None if self.label is None else self.label[mask]
+        )
 
     def __add__(self, other: "Images") -> "Images":
         if self.store is not other.store:
-            raise ValueError("images of two stores cannot be one set: an index means another image in each")
+            raise ValueError(
+                "images of two stores cannot be one set: an index means another image in each"
+            )
         both = self.label is not None and other.label is not None
         label = torch.cat([self.label, other.label]) if both else None  # type: ignore[list-item]
         return Images(self.store, torch.cat([self.index, other.index]), label)
@@ -42,7 +48,9 @@ class Images:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities, one row per image. From the confidence `threshold` on, a guess is trusted as a label."""
+    """Class probabilities, one row per image. From the confidence `threshold` on, a guess is
+    trusted as a label.
+    """
 
     images: Images
     probabilities: Tensor
@@ -57,9 +65,15 @@ class Predictions:
     def trusted(self) -> Tensor:
         """Which guesses reach the threshold."""
         confidence = self.probabilities.amax(-1)
-        return torch.ones_like(confidence, dtype=torch.bool) if self.threshold is None else confidence >= self.threshold
+        return (
+            torch.ones_like(confidence, dtype=torch.bool)
+            if self.threshold is None
+            else confidence >= self.threshold
+        )
 
     @property
     def confident(self) -> Images:
-        """Only the trusted images, each labelled with its likeliest class; falsy if there are none."""
+        """Only the trusted images, each labelled with its likeliest class; falsy if there are
+        none.
+        """
         return self.hard.subset(self.trusted)

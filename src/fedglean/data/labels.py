@@ -1,8 +1,9 @@
-"""Who has labels: the hub, every client, HASSLE's layouts, or clients whose labels are of other classes than the rest.
+"""Who has labels: the hub, every client, HASSLE's layouts, or clients whose labels are of other
+classes than the rest.
 
-A layout says who has labels and a partition how images are spread; any goes with any. Where a layout has groups of
-clients (fully, partially, not labelled; numbered in this order) the partition is applied inside each group, labelled
-and unlabelled images apart, as HASSLE's release does it.
+A layout says who has labels and a partition how images are spread; any goes with any. Where a
+layout has groups of clients (fully, partially, not labelled; numbered in this order) the partition
+is applied inside each group, labelled and unlabelled images apart, as HASSLE's release does it.
 """
 
 from collections.abc import Callable
@@ -51,7 +52,9 @@ class Pool:
         return deal(self.how, self.truth, images, clients, fold_int(self.key, name))
 
     def by_class(self, images: Indices, name: str) -> Groups:
-        return by_class(self.truth, images, range(self.classes), fold_int(self.key, "by class", name))
+        return by_class(
+            self.truth, images, range(self.classes), fold_int(self.key, "by class", name)
+        )
 
     def draw(self, name: str, number: int = 0) -> np.random.Generator:
         return generator(fold_int(self.key, name, number))
@@ -61,35 +64,50 @@ class Pool:
 class LabelLayout:
     """Who has labels, under a form such as "hub:N".
 
-    `give` gets the pool, the whole spec and its value, and gives back the hub's images, and every client's labelled
-    and unlabelled ones.
+    `give` gets the pool, the whole spec and its value, and gives back the hub's images, and every
+    client's labelled and unlabelled ones.
     """
 
     give: Callable[[Pool, str, str], Holdings]
     summary: str
 
 
-def make_split(labels: Tensor, classes: int, clients: int, partition: str, who: str, seed: int) -> Split:
+def make_split(
+    labels: Tensor, classes: int, clients: int, partition: str, who: str, seed: int
+) -> Split:
     """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS.
 
-    Labels must be known for all images, else nobody could spread classes: a real federation has its split by nature.
+    Labels must be known for all images, else nobody could spread classes: a real federation has its
+    split by nature.
     """
     layout = of_form("label layout", who, LAYOUTS)
     how = dealer(partition)
-    if labels.ndim != 1 or len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+    if (
+        labels.ndim != 1
+        or len(labels) == 0
+        or not 0 <= int(labels.min()) <= int(labels.max()) < classes
+    ):
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
     if not 1 <= clients <= len(labels):
-        raise ConfigError(f"{clients} clients cannot share {len(labels)} images; use from 1 to {len(labels)} clients")
-    pool = Pool(labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split"))
+        raise ConfigError(
+            f"{clients} clients cannot share {len(labels)} images; use from 1 to {len(labels)} "
+            "clients"
+        )
+    pool = Pool(
+        labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split")
+    )
     given = layout.give(pool, who, who.partition(":")[2])
     if not isinstance(given, tuple) or len(given) != 3:
         raise ConfigError(
-            f"'{who}' must return three parts: the hub's images, the clients' labelled and unlabelled ones"
+            f"'{who}' must return three parts: the hub's images, the clients' labelled and "
+            "unlabelled ones"
         )
     hub, labelled, unlabelled = given
     if (len(labelled), len(unlabelled)) != (clients, clients):
         made = f"{len(labelled)} labelled and {len(unlabelled)} unlabelled parts"
-        raise ConfigError(f"'{who}' made {made} for {clients} clients; it must make one of each per client")
+        raise ConfigError(
+            f"'{who}' made {made} for {clients} clients; it must make one of each per client"
+        )
     return Split(_tensor(hub), tuple(map(_tensor, labelled)), tuple(map(_tensor, unlabelled)))
 
 
@@ -107,7 +125,9 @@ def _hub(pool: Pool, who: str, value: str) -> Holdings:
     if (most := int(have.min()) * classes) < count:
         few = f"class {have.argmin()} has only {have.min()}"
         advice = f"use at most hub:{most}" if most else "every class needs some"
-        raise ConfigError(f"'{who}' needs {-(-count // classes)} images of every class, but {few}; {advice}")
+        raise ConfigError(
+            f"'{who}' needs {-(-count // classes)} images of every class, but {few}; {advice}"
+        )
     if count % classes:
         low = count - count % classes
         near = f"hub:{low} or hub:{low + classes}" if low else f"hub:{classes}"
@@ -115,7 +135,11 @@ def _hub(pool: Pool, who: str, value: str) -> Holdings:
     # Sorted by class as in SemiFL's code: its batch-norm statistics depend on the order.
     groups = pool.by_class(pool.all(), "hub")
     hub = np.concatenate([group[: count // classes] for group in groups])
-    return hub, _nothing(pool.clients), pool.deal(np.setdiff1d(pool.all(), hub), pool.clients, "unlabelled")
+    return (
+        hub,
+        _nothing(pool.clients),
+        pool.deal(np.setdiff1d(pool.all(), hub), pool.clients, "unlabelled"),
+    )
 
 
 def _all_hub(pool: Pool, who: str, value: str) -> Holdings:
@@ -128,36 +152,59 @@ def _each(pool: Pool, who: str, value: str) -> Holdings:
     least = min(len(images) for images in held)
     if least < count:
         advice = f"use at most each:{least}" if least else "use fewer clients or another partition"
-        raise ConfigError(f"'{who}' needs {count} images at every client, but one has only {least}; {advice}")
+        raise ConfigError(
+            f"'{who}' needs {count} images at every client, but one has only {least}; {advice}"
+        )
     chosen = [_in_turn(pool, images, k)[:count] for k, images in enumerate(held)]
     pairs = list(zip(held, chosen, strict=True))
-    return np.empty(0, np.int64), [images[mine] for images, mine in pairs], [np.delete(*pair) for pair in pairs]
+    return (
+        np.empty(0, np.int64),
+        [images[mine] for images, mine in pairs],
+        [np.delete(*pair) for pair in pairs],
+    )
 
 
 def _in_turn(pool: Pool, images: Indices, client: int) -> Indices:
-    """Places of one image of every class, then of a second of every class, and so on; the first class is random."""
+    """Places of one image of every class, then of a second of every class, and so on; the first
+    class is random.
+    """
     kinds = pool.draw("turns", client).permutation(pool.classes)[pool.truth[images]]
     turn = np.empty(len(images), np.int64)
-    turn[np.argsort(kinds, kind="stable")] = np.concatenate([np.arange(n) for n in np.bincount(kinds)])
+    turn[np.argsort(kinds, kind="stable")] = np.concatenate(
+        [np.arange(n) for n in np.bincount(kinds)]
+    )
     return np.lexsort((kinds, turn))
 
 
 def _fraction(pool: Pool, who: str, value: str) -> Holdings:
     shares = [real(text, who, 0, 1) for text in value.split(",")]
     if len(shares) > pool.clients:
-        raise ConfigError(f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one per client")
+        raise ConfigError(
+            f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one per "
+            "client"
+        )
     held = pool.deal(pool.all(), pool.clients, "images")
     counts = [int(shares[k % len(shares)] * len(images) + 0.5) for k, images in enumerate(held)]
     pairs = list(zip(held, counts, strict=True))
-    return np.empty(0, np.int64), [images[:n] for images, n in pairs], [images[n:] for images, n in pairs]
+    return (
+        np.empty(0, np.int64),
+        [images[:n] for images, n in pairs],
+        [images[n:] for images, n in pairs],
+    )
 
 
 def _all(pool: Pool, who: str, value: str) -> Holdings:
-    return np.empty(0, np.int64), pool.deal(pool.all(), pool.clients, "images"), _nothing(pool.clients)
+    return (
+        np.empty(0, np.int64),
+        pool.deal(pool.all(), pool.clients, "images"),
+        _nothing(pool.clients),
+    )
 
 
 def _hassle(pool: Pool, who: str, value: str) -> Holdings:
-    """Fully labelled clients share half of the labels where there are both kinds, as in the release."""
+    """Fully labelled clients share half of the labels where there are both kinds, as in the
+    release.
+    """
     if not value.endswith("%"):
         raise ConfigError(f"'{who}' needs a percentage; write it as '{who.removesuffix(value)}10%'")
     share = real(value[:-1], who, 0, 100) / 100
@@ -165,20 +212,28 @@ def _hassle(pool: Pool, who: str, value: str) -> Holdings:
     marked, rest = _stratified(pool, pool.all(), round(share * len(pool.truth)), "labelled")
     if len(marked) < (2 * max(full, partial) if full and partial else full + partial):
         raise ConfigError(
-            f"'{who}' makes too few labels ({len(marked)}) for {full + partial} clients; use a larger percentage"
+            f"'{who}' makes too few labels ({len(marked)}) for {full + partial} clients; use a "
+            "larger percentage"
         )
     fully, partly = _shared(pool, marked, full, partial)
     count = _unlabelled_at_partial(pool, who, len(partly), len(rest), partial, none)
     mine, others = _stratified(pool, rest, count, "unlabelled")
-    labelled = _some(pool, fully, full, "full") + _some(pool, partly, partial, "partial") + _nothing(none)
-    unlabelled = _nothing(full) + _some(pool, mine, partial, "partial-rest") + _some(pool, others, none, "unlabelled")
+    labelled = (
+        _some(pool, fully, full, "full") + _some(pool, partly, partial, "partial") + _nothing(none)
+    )
+    unlabelled = (
+        _nothing(full)
+        + _some(pool, mine, partial, "partial-rest")
+        + _some(pool, others, none, "unlabelled")
+    )
     return np.empty(0, np.int64), labelled, unlabelled
 
 
 def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     """How many clients are fully, partially and not labelled: the paper's 20 clients, scaled."""
     layout, one, half = who.partition(":")[0], max(1, round(clients / 20)), clients // 2
-    # Below 10 % HASSLE's ALL has as few partially as fully labelled clients: 1, 1 and 18 instead of 1, 9 and 10.
+    # Below 10 % HASSLE's ALL has as few partially as fully labelled clients: 1, 1 and 18 instead of
+    # 1, 9 and 10.
     partial = one if share < 0.1 else max(1, round(clients * 9 / 20))
     full = min(max(1, round(share * clients)), clients - 1)
     members = {
@@ -190,12 +245,19 @@ def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     }[layout]
     kinds = {"PL": 1, "ALL": 3}.get(layout, 2)
     if clients < kinds:
-        raise ConfigError(f"'{who}' has {kinds} kinds of clients, so it needs at least {kinds} clients, not {clients}")
+        raise ConfigError(
+            f"'{who}' has {kinds} kinds of clients, so it needs at least {kinds} clients, not "
+            f"{clients}"
+        )
     return members
 
 
-def _unlabelled_at_partial(pool: Pool, who: str, labels: int, rest: int, partial: int, none: int) -> int:
-    """So many that partially labelled clients are as large as the mean, but at most half of what is left."""
+def _unlabelled_at_partial(
+    pool: Pool, who: str, labels: int, rest: int, partial: int, none: int
+) -> int:
+    """So many that partially labelled clients are as large as the mean, but at most half of what is
+    left.
+    """
     if not partial or not none:
         return rest if partial else 0
     # The release gives 40 % of all images to the nine of 20 clients, however many labels they have.
@@ -213,7 +275,9 @@ def _stratified(pool: Pool, images: Indices, count: int, name: str) -> tuple[Ind
 
 
 def _shared(pool: Pool, marked: Indices, full: int, partial: int) -> Groups:
-    """Halves dealt like two clients, so that the fully labelled are as skewed as any, but exact in size."""
+    """Halves dealt like two clients, so that the fully labelled are as skewed as any, but exact in
+    size.
+    """
     if not full or not partial:
         return [marked, marked[:0]] if full else [marked[:0], marked]
     return np.array_split(np.concatenate(pool.deal(marked, 2, "halves")), 2)
@@ -231,10 +295,14 @@ def _two_classes(pool: Pool, who: str, value: str) -> Holdings:
 
 
 def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDArray[np.bool_]]:
-    """Labels by client and class, and who knows which: `share` classes each, every class as often, give or take one."""
+    """Labels by client and class, and who knows which: `share` classes each, every class as often,
+    give or take one.
+    """
     have, draw = np.bincount(pool.truth, minlength=pool.classes), pool.draw("known classes")
     if not 1 <= share <= min(count, pool.classes):
-        raise ConfigError(f"'{who}' needs at least {max(2, share)} classes and {max(1, share)} labels per client")
+        raise ConfigError(
+            f"'{who}' needs at least {max(2, share)} classes and {max(1, share)} labels per client"
+        )
     wanted = np.zeros((pool.clients, pool.classes), np.int64)
     for row in wanted:
         known = np.lexsort((draw.random(pool.classes), (wanted > 0).sum(0)))[:share]
@@ -242,17 +310,23 @@ def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDAr
     if (short := have - wanted.sum(0)).min() < 0:
         kind = short.argmin()
         need = f"{wanted[:, kind].sum()} images of class {kind}"
-        raise ConfigError(f"'{who}' needs {need}, but there are {have[kind]}; use fewer labels or clients")
+        raise ConfigError(
+            f"'{who}' needs {need}, but there are {have[kind]}; use fewer labels or clients"
+        )
     return wanted, wanted > 0
 
 
 def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
-    """The partition's plan, bent as little as needed for the ratio; images for which there is no place stay out."""
+    """The partition's plan, bent as little as needed for the ratio; images for which there is no
+    place stay out.
+    """
     count, comma, ratio_text = value.partition(",")
     if not comma:
         raise ConfigError(f"'{who}' is not a valid label layout; write it as 'mismatch:N,RATIO'")
     ratio = real(ratio_text, who, 0, 1)
-    wanted, known = _wanted(pool, who, whole(count, who), min(max(1, round(0.6 * pool.classes)), pool.classes - 1))
+    wanted, known = _wanted(
+        pool, who, whole(count, who), min(max(1, round(0.6 * pool.classes)), pool.classes - 1)
+    )
     groups = pool.by_class(pool.all(), "labels")
     labelled = cut(groups, wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
@@ -261,11 +335,19 @@ def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
     foreign, own = _bent(plan, known, ratio, pool.draw("places"))
     found = cut(groups, np.concatenate([wanted, foreign, own]))[pool.clients :]
     mixed = [np.concatenate([found[k], found[k + pool.clients]]) for k in range(pool.clients)]
-    return np.empty(0, np.int64), labelled, [pool.draw("mixed", k).permutation(part) for k, part in enumerate(mixed)]
+    return (
+        np.empty(0, np.int64),
+        labelled,
+        [pool.draw("mixed", k).permutation(part) for k, part in enumerate(mixed)],
+    )
 
 
-def _bent(plan: Indices, known: NDArray[np.bool_], ratio: float, draw: np.random.Generator) -> tuple[Indices, Indices]:
-    """Counts of unknown and known classes a client: iterative proportional fitting, then rounded row by row."""
+def _bent(
+    plan: Indices, known: NDArray[np.bool_], ratio: float, draw: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Counts of unknown and known classes a client: iterative proportional fitting, then rounded
+    row by row.
+    """
     sizes, stock = plan.sum(1), plan.sum(0)
     unknown = np.rint(ratio * sizes).astype(np.int64)
     rows, allowed = np.concatenate([unknown, sizes - unknown]), np.concatenate([~known, known])
@@ -280,10 +362,16 @@ def _bent(plan: Indices, known: NDArray[np.bool_], ratio: float, draw: np.random
     return _trimmed(counts[: len(plan)], counts[len(plan) :], sizes, ratio)
 
 
-def _trimmed(foreign: Indices, own: Indices, sizes: Indices, ratio: float) -> tuple[Indices, Indices]:
+def _trimmed(
+    foreign: Indices, own: Indices, sizes: Indices, ratio: float
+) -> tuple[Indices, Indices]:
     """Where one side found too few images the other gives some up, so that the ratio holds."""
     for k in np.flatnonzero(foreign.sum(1) + own.sum(1) < sizes):
-        total = min(side / share for side, share in ((foreign[k].sum(), ratio), (own[k].sum(), 1 - ratio)) if share)
+        total = min(
+            side / share
+            for side, share in ((foreign[k].sum(), ratio), (own[k].sum(), 1 - ratio))
+            if share
+        )
         for side, share in ((foreign, ratio), (own, 1 - ratio)):
             if side[k].any():
                 side[k] = apportion(side[k], min(int(side[k].sum()), round(total * share)))
@@ -292,29 +380,46 @@ def _trimmed(foreign: Indices, own: Indices, sizes: Indices, ratio: float) -> tu
 
 LAYOUTS: dict[str, LabelLayout] = {
     "hub:N": LabelLayout(
-        _hub, "N labels at the hub, equally many per class; the clients share the rest without labels"
+        _hub,
+        "N labels at the hub, equally many per class; the clients share the rest without labels",
     ),
     "all-hub": LabelLayout(
-        _all_hub, "all images and labels at the hub, nothing at the clients (the centralised ceiling)"
+        _all_hub,
+        "all images and labels at the hub, nothing at the clients (the centralised ceiling)",
     ),
     "each:N": LabelLayout(
-        _each, "every client has labels for N of its own images, as equal over its classes as they allow"
+        _each,
+        "every client has labels for N of its own images, as equal over its classes as they allow",
     ),
     "fraction:F": LabelLayout(
-        _fraction, "a share F of every client's images is labelled; a list F1,F2,... is cycled over the clients"
+        _fraction,
+        "a share F of every client's images is labelled; a list F1,F2,... is cycled over the "
+        "clients",
     ),
     "all": LabelLayout(_all, "every client has labels for all its images"),
-    "PL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: every client is partially labelled"),
-    "LPL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: fully and partially labelled clients"),
-    "UPL:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: partially labelled and unlabelled clients"),
-    "LU:P%": LabelLayout(_hassle, "HASSLE, P % of all images labelled: fully labelled and unlabelled clients"),
+    "PL:P%": LabelLayout(
+        _hassle, "HASSLE, P % of all images labelled: every client is partially labelled"
+    ),
+    "LPL:P%": LabelLayout(
+        _hassle, "HASSLE, P % of all images labelled: fully and partially labelled clients"
+    ),
+    "UPL:P%": LabelLayout(
+        _hassle, "HASSLE, P % of all images labelled: partially labelled and unlabelled clients"
+    ),
+    "LU:P%": LabelLayout(
+        _hassle, "HASSLE, P % of all images labelled: fully labelled and unlabelled clients"
+    ),
     "ALL:P%": LabelLayout(
-        _hassle, "HASSLE, P % of all images labelled: fully labelled, partially labelled and unlabelled clients"
+        _hassle,
+        "HASSLE, P % of all images labelled: fully labelled, partially labelled and unlabelled "
+        "clients",
     ),
     "mismatch-digits:N": LabelLayout(
-        _two_classes, "Fed-SHVR: every client has N labels of two classes; its other images are of any class"
+        _two_classes,
+        "Fed-SHVR: every client has N labels of two classes; its other images are of any class",
     ),
     "mismatch:N,RATIO": LabelLayout(
-        _mismatch, "Fed-SHVR: N labels of 60 % of the classes; a share RATIO of the rest is of the others"
+        _mismatch,
+        "Fed-SHVR: N labels of 60 % of the classes; a share RATIO of the rest is of the others",
     ),
 }

@@ -1,7 +1,7 @@
 """Where the files of a published set may be, in the order in which they are tried.
 
-First torchvision's layout, then what the original sites hand out, then the compact form; the first layout that is
-whole wins. idx files may still be gzipped.
+First torchvision's layout, then what the original sites hand out, then the compact form; the first
+layout that is whole wins. idx files may still be gzipped.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,9 @@ from fedglean.data.formats import (
 
 @dataclass(frozen=True)
 class Layout:
-    """Files with these names in one of these folders, `optional` ones if they are there; `slow` is worth a cache."""
+    """Files with these names in one of these folders, `optional` ones if they are there; `slow` is
+    worth a cache.
+    """
 
     folders: tuple[str, ...]
     names: tuple[str, ...]
@@ -43,7 +45,9 @@ class Found:
 
 
 def find(layouts: Iterable[Layout], root: Path) -> Found | None:
-    """The first complete layout below `root`, else the first of which there is anything at all, else None."""
+    """The first complete layout below `root`, else the first of which there is anything at all,
+    else None.
+    """
     seen = [_look(layout, root / folder) for layout in layouts for folder in layout.folders]
     whole = [found for found in seen if not found.missing]
     begun = [found for found in seen if found.files]
@@ -52,7 +56,9 @@ def find(layouts: Iterable[Layout], root: Path) -> Found | None:
 
 def places(layouts: Iterable[Layout]) -> str:
     """All places that are looked at, for an error message."""
-    return ", ".join(str(Path(folder) / layout.names[0]) for layout in layouts for folder in layout.folders)
+    return ", ".join(
+        str(Path(folder) / layout.names[0]) for layout in layouts for folder in layout.folders
+    )
 
 
 def _look(layout: Layout, folder: Path) -> Found:
@@ -66,11 +72,22 @@ def _look(layout: Layout, folder: Path) -> Found:
 
 
 def _idx(*folders: str) -> tuple[Layout, ...]:
-    names = [f"{stem}-{kind}-ubyte" for stem in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    names = [
+        f"{stem}-{kind}-ubyte"
+        for stem in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
     return (Layout((*folders, "."), tuple(names), idx_parts, endings=("", ".gz")),)
 
 
-_CIFAR10 = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+_CIFAR10 = (
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+)
 _CIFAR10_SHEETS = ("labels.npz", *(f"train_{i}.webp" for i in range(5)), "test_0.webp")
 _CIFAR100_SHEETS = (*(f"train_{i}.webp" for i in range(10)), "test_0.webp", "test_1.webp")
 _SVHN_CUTS = tuple(
@@ -85,7 +102,9 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "cifar10": (
         Layout(("cifar-10-batches-py",), _CIFAR10, cifar10_pickles),
         Layout((".", "cifar10"), ("cifar-10-python.tar.gz",), cifar10_pickles, slow=True),
-        Layout(("cifar-10-batches-bin",), tuple(f"{name}.bin" for name in _CIFAR10), cifar10_records),
+        Layout(
+            ("cifar-10-batches-bin",), tuple(f"{name}.bin" for name in _CIFAR10), cifar10_records
+        ),
         Layout((".", "cifar10"), ("cifar-10-binary.tar.gz",), cifar10_records, slow=True),
         Layout(("cifar10",), _CIFAR10_SHEETS, cifar10_sheets, slow=True),
     ),
@@ -94,7 +113,9 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout((".", "cifar100"), ("cifar-100-python.tar.gz",), cifar100_pickles, slow=True),
         Layout(("cifar-100-binary",), ("train.bin", "test.bin"), cifar100_records),
         Layout((".", "cifar100"), ("cifar-100-binary.tar.gz",), cifar100_records, slow=True),
-        Layout(("cifar100",), ("labels.npz",), cifar100_sheets, slow=True, optional=_CIFAR100_SHEETS),
+        Layout(
+            ("cifar100",), ("labels.npz",), cifar100_sheets, slow=True, optional=_CIFAR100_SHEETS
+        ),
     ),
     "svhn": (
         Layout((".", "svhn", "SVHN"), ("train_32x32.mat", "test_32x32.mat"), svhn_mats, slow=True),

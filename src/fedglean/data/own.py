@@ -18,7 +18,9 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Collected:
-    """All images N x C x H x W of a federation. `owners` has a client's number or HUB, `labels` a class or UNKNOWN."""
+    """All images N x C x H x W of a federation. `owners` has a client's number or HUB, `labels` a
+    class or UNKNOWN.
+    """
 
     source: Path
     classes: tuple[str, ...]
@@ -32,7 +34,9 @@ class Collected:
 
 
 def federated(name: str, own: Collected) -> Dataset:
-    """The data set with its `given` split; mean and deviation are those of all training images, labelled or not."""
+    """The data set with its `given` split; mean and deviation are those of all training images,
+    labelled or not.
+    """
     _refuse(own)
     images = torch.from_numpy(own.images)
     mean, std = channel_statistics(images)
@@ -53,17 +57,25 @@ def federated(name: str, own: Collected) -> Dataset:
 
 
 def refuse_untested(
-    source: Path, classes: tuple[str, ...], labels: NDArray[np.int64], test_labels: NDArray[np.int64]
+    source: Path,
+    classes: tuple[str, ...],
+    labels: NDArray[np.int64],
+    test_labels: NDArray[np.int64],
 ) -> None:
     """Every class that there are labels of must be in the test set."""
     if lacking := sorted(set(labels.tolist()) - set(test_labels.tolist())):
         named = classes[lacking[0]]
-        raise DataError(f"the test set of {source} has no images of the class '{named}', which has labels; add some")
+        raise DataError(
+            f"the test set of {source} has no images of the class '{named}', which has labels; add "
+            "some"
+        )
 
 
 def _split(own: Collected) -> Split:
     def held(owner: int, labelled: bool) -> Tensor:
-        return torch.from_numpy(np.flatnonzero((own.owners == owner) & ((own.labels != UNKNOWN) == labelled)))
+        return torch.from_numpy(
+            np.flatnonzero((own.owners == owner) & ((own.labels != UNKNOWN) == labelled))
+        )
 
     numbers = range(len(own.clients))
     return Split(
@@ -79,15 +91,23 @@ def _refuse(own: Collected) -> None:
         raise DataError(f"{own.source} has no clients; add at least one")
     for number, client in enumerate(own.clients):
         if not (own.owners == number).any():
-            raise DataError(f"client '{client}' in {own.source} has no images; add some, or remove it")
+            raise DataError(
+                f"client '{client}' in {own.source} has no images; add some, or remove it"
+            )
     if own.images.min() == own.images.max():
         raise DataError(
-            f"all pixels of all training images in {own.source} are the same; nothing can be learnt from them"
+            f"all pixels of all training images in {own.source} are the same; nothing can be "
+            "learnt from them"
         )
     known = np.unique(own.labels[own.labels != UNKNOWN])
     if not len(known):
-        raise DataError(f"{own.source} has no labelled images; label a few of each class, at the hub or at a client")
+        raise DataError(
+            f"{own.source} has no labelled images; label a few of each class, at the hub or at a "
+            "client"
+        )
     refuse_untested(own.source, own.classes, known, own.test_labels)
     if unheard := sorted(set(own.test_labels.tolist()) - set(known.tolist())):
         named = own.classes[unheard[0]]
-        raise DataError(f"nobody in {own.source} has labels of the class '{named}' of the test set; add some")
+        raise DataError(
+            f"nobody in {own.source} has labels of the class '{named}' of the test set; add some"
+        )

@@ -1,9 +1,11 @@
-"""How images are spread over clients: iid, few classes each, Dirichlet, and Dirichlet with near-equal sizes.
+"""How images are spread over clients: iid, few classes each, Dirichlet, and Dirichlet with
+near-equal sizes.
 
-Every image is dealt, and a client's images come shuffled, so that their order tells nothing about classes that it may
-not see. Three things differ from the papers' codes on purpose: iid deals the leftovers too (sizes differ by at most
-one), the images of a class are shuffled before they are cut, and a Dirichlet draw with too small clients is repeated a
-bounded number of times and then mended, where the codes may loop for ever.
+Every image is dealt, and a client's images come shuffled, so that their order tells nothing about
+classes that it may not see. Three things differ from the papers' codes on purpose: iid deals the
+leftovers too (sizes differ by at most one), the images of a class are shuffled before they are cut,
+and a Dirichlet draw with too small clients is repeated a bounded number of times and then mended,
+where the codes may loop for ever.
 """
 
 import re
@@ -39,8 +41,8 @@ def as_it_is(text: str, spec: str) -> str:
 class Partition:
     """How images are spread, under a form such as "classes:K".
 
-    `deal` gets the images by class, the number of clients, a generator to draw from and, where the form has one, the
-    value that `read` made of its text; it gives back every client's images.
+    `deal` gets the images by class, the number of clients, a generator to draw from and, where the
+    form has one, the value that `read` made of its text; it gives back every client's images.
     """
 
     deal: Callable[..., Groups]
@@ -50,9 +52,11 @@ class Partition:
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds which training images: int64 indices; a client's labelled and unlabelled images are disjoint.
+    """Who holds which training images: int64 indices; a client's labelled and unlabelled images are
+    disjoint.
 
-    `data` is the digest of the data set that the indices belong to, once the split was found to fit one.
+    `data` is the digest of the data set that the indices belong to, once the split was found to fit
+    one.
     """
 
     hub: Tensor
@@ -76,14 +80,20 @@ def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -
     """Every image to one of the clients; a pure function of the key."""
     if clients > len(images):
         raise ConfigError(
-            f"{clients} clients cannot share {len(images)} images; use at most {len(images)} clients, or fewer labels"
+            f"{clients} clients cannot share {len(images)} images; use at most {len(images)} "
+            "clients, or fewer labels"
         )
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))
     if not isinstance(parts, list):
-        raise ConfigError(f"the partition gave a {type(parts).__name__}; it must give a list with a part a client")
+        raise ConfigError(
+            f"the partition gave a {type(parts).__name__}; it must give a list with a part a client"
+        )
     if len(parts) != clients:
-        raise ConfigError(f"the partition made {len(parts)} parts for {clients} clients; it must make one for each")
+        raise ConfigError(
+            f"the partition made {len(parts)} parts for {clients} clients; it must make one for "
+            "each"
+        )
     shuffle = generator(fold_int(key, "shuffle"))
     return [shuffle.permutation(part) for part in parts]
 
@@ -122,14 +132,18 @@ def by_class(truth: Indices, images: Indices, kinds: Iterable[int], key: int) ->
 
 
 def cut(groups: Groups, counts: Indices) -> Groups:
-    """Row k of `counts` (clients x classes) gets that many of each class, from the front; the rest stays out."""
+    """Row k of `counts` (clients x classes) gets that many of each class, from the front; the rest
+    stays out.
+    """
     ends = np.cumsum(counts, axis=0)
     rows = zip(ends - counts, ends, strict=True)
     return [np.concatenate([g[a:b] for g, a, b in zip(groups, *row, strict=True)]) for row in rows]
 
 
 def apportion(weights: Weights | Indices, total: int) -> Indices:
-    """Whole numbers in the ratio of the weights that sum to `total`: the largest remainders are rounded up."""
+    """Whole numbers in the ratio of the weights that sum to `total`: the largest remainders are
+    rounded up.
+    """
     exact = weights * (total / weights.sum())
     counts: Indices = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
@@ -137,7 +151,9 @@ def apportion(weights: Weights | Indices, total: int) -> Indices:
 
 
 def fill(weights: Weights, stock: Indices, size: int) -> Indices:
-    """Take up to `size` images by class weights; when all weighted classes are empty, of the fullest class."""
+    """Take up to `size` images by class weights; when all weighted classes are empty, of the
+    fullest class.
+    """
     taken, size = np.zeros_like(stock), min(size, int(stock.sum()))
     # Every turn but the last empties a class, so this ends.
     while (missing := size - int(taken.sum())) > 0:
@@ -154,15 +170,21 @@ def _iid(groups: Groups, clients: int, draw: np.random.Generator) -> Groups:
 
 
 def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share: int) -> Groups:
-    """As many shards of every class as the others, give or take one; a client may be dealt two shards of one class."""
+    """As many shards of every class as the others, give or take one; a client may be dealt two
+    shards of one class.
+    """
     if clients * share < len(groups):
         need = -(-len(groups) // clients)
         raise ConfigError(
-            f"{clients} clients with {share} of {len(groups)} classes each leave some out; use classes:{need} or more"
+            f"{clients} clients with {share} of {len(groups)} classes each leave some out; use "
+            f"classes:{need} or more"
         )
     shards = np.full(len(groups), clients * share // len(groups))
     shards[draw.permutation(len(groups))[: clients * share % len(groups)]] += 1
-    stacks = [[parts[i] for i in draw.permutation(n)] for n, parts in zip(shards, _shards(groups, shards), strict=True)]
+    stacks = [
+        [parts[i] for i in draw.permutation(n)]
+        for n, parts in zip(shards, _shards(groups, shards), strict=True)
+    ]
     hands = draw.permutation(np.repeat(np.arange(len(groups)), shards)).reshape(clients, share)
     return [np.concatenate([stacks[kind].pop() for kind in hand]) for hand in hands]
 
@@ -171,8 +193,12 @@ def _shards(groups: Groups, shards: Indices) -> list[Groups]:
     return [np.array_split(group, n) for group, n in zip(groups, shards, strict=True)]
 
 
-def _dirichlet(groups: Groups, clients: int, draw: np.random.Generator, spread: float, least: float = LEAST) -> Groups:
-    """SemiFL's draw, again until all have `least` images; or half of the mean, if that is less, but at least one."""
+def _dirichlet(
+    groups: Groups, clients: int, draw: np.random.Generator, spread: float, least: float = LEAST
+) -> Groups:
+    """SemiFL's draw, again until all have `least` images; or half of the mean, if that is less, but
+    at least one.
+    """
     sizes = np.array([len(group) for group in groups])
     mean = sizes.sum() / clients
     least = int(min(least, mean / 2))
@@ -202,7 +228,9 @@ def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Ge
 
 
 def _mended(counts: Indices, least: int) -> Indices:
-    """Move images from the largest client to the smallest until all have `least`, at most half of the mean or one."""
+    """Move images from the largest client to the smallest until all have `least`, at most half of
+    the mean or one.
+    """
     counts = counts.copy()
     while (held := counts.sum(1)).min() < least:
         rich, poor = held.argmax(), held.argmin()
@@ -214,18 +242,24 @@ def _mended(counts: Indices, least: int) -> Indices:
 
 
 def _recut(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
-    """In blocks of nine clients and a rest, as the release does; neighbours share classes where the last cuts fall."""
+    """In blocks of nine clients and a rest, as the release does; neighbours share classes where the
+    last cuts fall.
+    """
     mean, parts = sum(len(group) for group in groups) / clients, Groups()
     for first in range(0, clients, BLOCK):
         members = range(first, min(first + BLOCK, clients))
         ends = (members.start / clients, members.stop / clients)
-        block = [group[round(ends[0] * len(group)) : round(ends[1] * len(group))] for group in groups]
+        block = [
+            group[round(ends[0] * len(group)) : round(ends[1] * len(group))] for group in groups
+        ]
         parts += _dirichlet(block, len(members), draw, spread, mean / 2)
     return np.array_split(np.concatenate(parts), clients)
 
 
 def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
-    """Clients in random order take their mix from what is left, so the last ones take what the others did not want."""
+    """Clients in random order take their mix from what is left, so the last ones take what the
+    others did not want.
+    """
     left = np.array([len(group) for group in groups])
     sizes = _near_equal(int(left.sum()), clients, draw)
     counts = np.zeros((clients, len(groups)), np.int64)
@@ -236,7 +270,9 @@ def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: f
 
 
 def _near_equal(total: int, clients: int, draw: np.random.Generator) -> Indices:
-    """Sizes within SPREAD of the mean, for rounding never more than the next whole number beyond."""
+    """Sizes within SPREAD of the mean, for rounding never more than the next whole number
+    beyond.
+    """
     offset = draw.uniform(-1, 1, clients)
     offset -= offset.mean()
     return apportion(1 + SPREAD * offset / max(1.0, float(np.abs(offset).max())), total)
@@ -249,10 +285,14 @@ def _concentration(text: str, spec: str) -> float:
 PARTITIONS: dict[str, Partition] = {
     "iid": Partition(_iid, "shuffled and dealt; sizes differ by at most one"),
     "classes:K": Partition(
-        _few_classes, "at most K classes per client, equal shards of each class (SemiFL's K = 2)", whole
+        _few_classes,
+        "at most K classes per client, equal shards of each class (SemiFL's K = 2)",
+        whole,
     ),
     "dirichlet:BETA": Partition(
-        _dirichlet, "each class shared out by Dirichlet(BETA), sizes differ widely (SemiFL)", _concentration
+        _dirichlet,
+        "each class shared out by Dirichlet(BETA), sizes differ widely (SemiFL)",
+        _concentration,
     ),
     "balanced-dirichlet:ALPHA": Partition(
         _balanced,

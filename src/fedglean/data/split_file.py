@@ -1,7 +1,8 @@
 """A split as a small JSON file that can be passed on, and that shows when it was changed.
 
-RSCFed's users saw 15.6 % or 3.6 % accuracy by which partition they had: a result means little without its split.
-The file must be byte for byte what `save_split` would write, so not even a changed blank goes unseen.
+RSCFed's users saw 15.6 % or 3.6 % accuracy by which partition they had: a result means little
+without its split. The file must be byte for byte what `save_split` would write, so not even a
+changed blank goes unseen.
 """
 
 import hashlib
@@ -28,7 +29,9 @@ def save_split(path: Path | str, split: Split) -> None:
 
 
 def load_split(path: Path | str) -> Split:
-    """The split, if the file is exactly as it was saved; whether it fits a data set is `fitted`'s question."""
+    """The split, if the file is exactly as it was saved; whether it fits a data set is `fitted`'s
+    question.
+    """
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -37,9 +40,13 @@ def load_split(path: Path | str) -> Split:
         content = json.loads(raw)["content"]
         split = _split(content)
     except UNREADABLE as error:
-        raise StorageError(f"'{path}' is not a split file, or is damaged; make it again with the same seed") from error
+        raise StorageError(
+            f"'{path}' is not a split file, or is damaged; make it again with the same seed"
+        ) from error
     if raw != _encode(content):
-        raise StorageError(f"'{path}' was changed after it was saved (its checksum differs); make it again")
+        raise StorageError(
+            f"'{path}' was changed after it was saved (its checksum differs); make it again"
+        )
     return split
 
 
@@ -58,26 +65,42 @@ def of_this(split: Split, dataset: Dataset) -> Split:
     """The split with this data set's digest, if it was not made for another one."""
     if split.data not in ("", dataset.digest):
         raise DataError(
-            "the images, labels or classes are not those that the split was made from; restore them, or split anew"
+            "the images, labels or classes are not those that the split was made from; restore "
+            "them, or split anew"
         )
     return replace(split, data=dataset.digest)
 
 
 def check_split(split: Split, images: int, labels: Tensor | None = None) -> None:
-    """Refuse a split that does not fit the data set: every image at most once, in range, labelled ones with a label."""
-    if len(split.labelled) != len(split.unlabelled) or len(split.names) not in (0, len(split.labelled)):
-        raise DataError("a split must list labelled and unlabelled images for every client, and names for all or none")
+    """Refuse a split that does not fit the data set: every image at most once, in range, labelled
+    ones with a label.
+    """
+    if len(split.labelled) != len(split.unlabelled) or len(split.names) not in (
+        0,
+        len(split.labelled),
+    ):
+        raise DataError(
+            "a split must list labelled and unlabelled images for every client, and names for all "
+            "or none"
+        )
     known = torch.cat([split.hub, *split.labelled])
     held = torch.cat([known, *split.unlabelled])
     if len(held) and not 0 <= int(held.min()) <= int(held.max()) < images:
         outside = int(held.min() if held.min() < 0 else held.max())
-        raise DataError(f"the split lists image {outside}, but there are {images} images; it was made for other data")
+        raise DataError(
+            f"the split lists image {outside}, but there are {images} images; it was made for "
+            "other data"
+        )
     counts = torch.bincount(held)
     if len(held) and int(counts.max()) > 1:
-        raise DataError(f"the split lists image {int(counts.argmax())} twice; every image must be in one place")
+        raise DataError(
+            f"the split lists image {int(counts.argmax())} twice; every image must be in one place"
+        )
     if labels is not None and len(known) and int(labels[known].min()) < 0:
         missing = int(known[labels[known].argmin()])
-        raise DataError(f"the split lists image {missing} as labelled, but the data set has no label for it")
+        raise DataError(
+            f"the split lists image {missing} as labelled, but the data set has no label for it"
+        )
 
 
 def _content(split: Split) -> dict[str, Any]:
@@ -93,9 +116,13 @@ def _content(split: Split) -> dict[str, Any]:
 
 def _split(content: dict[str, Any]) -> Split:
     data = content.get("data", "")
-    if content["format"] != FORMAT or not all(isinstance(name, str) for name in [data, *content["names"]]):
+    if content["format"] != FORMAT or not all(
+        isinstance(name, str) for name in [data, *content["names"]]
+    ):
         raise ValueError(content["format"])
-    labelled, unlabelled = (tuple(map(_indices, content[part])) for part in ("labelled", "unlabelled"))
+    labelled, unlabelled = (
+        tuple(map(_indices, content[part])) for part in ("labelled", "unlabelled")
+    )
     return Split(_indices(content["hub"]), labelled, unlabelled, tuple(content["names"]), data)
 
 
@@ -106,8 +133,13 @@ def _indices(numbers: list[int]) -> Tensor:
 
 
 def _encode(content: dict[str, Any]) -> bytes:
-    return json.dumps({"content": content, "sha256": _digest(content)}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps({"content": content, "sha256": _digest(content)}, separators=(",", ":")).encode()
+        + b"\n"
+    )
 
 
 def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+    ).hexdigest()

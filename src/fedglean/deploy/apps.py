@@ -1,4 +1,6 @@
-"""The two apps that Flower starts: `client_app` at a branch for every message, `server_app` at the hub once a run."""
+"""The two apps that Flower starts: `client_app` at a branch for every message, `server_app` at the
+hub once a run.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +39,9 @@ _AT_WORK: list[BinaryIO] = []
 
 
 def _configured(context: Context) -> Branch:
-    """From `--node-config`: the branch's number, its images, where it keeps its state, and on what it computes."""
+    """From `--node-config`: the branch's number, its images, where it keeps its state, and on what
+    it computes.
+    """
     own = context.node_config
     images, state = Path(str(own["images"])), Path(str(own["state"]))
     _AT_WORK.append(take_work(state / "flower"))  # as long as this process lives

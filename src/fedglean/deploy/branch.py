@@ -1,6 +1,7 @@
 """A branch's side: it declares what it has, and runs the client's part of a method on it.
 
-A branch remembers nothing between two letters but what it keeps on its own disk. Flower starts a process for each.
+A branch remembers nothing between two letters but what it keeps on its own disk. Flower starts a
+process for each.
 """
 
 import logging
@@ -43,7 +44,9 @@ Holdings = Callable[[Sequence[str]], tuple[Images, Images]]
 
 @dataclass(frozen=True)
 class Branch:
-    """One client of the federation; its number is its identity. `use` is a file with methods or models of its own."""
+    """One client of the federation; its number is its identity. `use` is a file with methods or
+    models of its own.
+    """
 
     number: int
     name: str
@@ -68,52 +71,82 @@ class Branch:
         return plan.make_method(self.use)
 
     def _told(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
-        """What goes wrong is told to the hub, but not in words that may name this branch's files: those are logged."""
+        """What goes wrong is told to the hub, but not in words that may name this branch's files:
+        those are logged.
+        """
         try:
             return work()
         except (Unable, Malformed) as error:
             reason = str(error)
-            log.warning("round %d: branch %d could not answer: %s", round, self.number, plain(reason))
+            log.warning(
+                "round %d: branch %d could not answer: %s", round, self.number, plain(reason)
+            )
         except Exception as error:
             reason = f"{type(error).__name__} at the branch; its own log says more"
             unforeseen = not isinstance(error, FedgleanError)
             words = plain(str(error))
-            log.error("round %d: branch %d could not answer: %s", round, self.number, words, exc_info=unforeseen)
+            log.error(
+                "round %d: branch %d could not answer: %s",
+                round,
+                self.number,
+                words,
+                exc_info=unforeseen,
+            )
         return written(Answer(round, ask, self.number, error=reason))
 
     def _declaration(self, question: Question) -> bytes:
         labelled, unlabelled = self.images(question.classes)
-        pixels = torch.cat([part.pixels(torch.arange(len(part))) for part in (labelled, unlabelled)]).long()
+        pixels = torch.cat(
+            [part.pixels(torch.arange(len(part))) for part in (labelled, unlabelled)]
+        ).long()
         sums, squares = (part.sum(dim=(0, 2, 3)).tolist() for part in (pixels, pixels * pixels))
         shape = list(pixels.shape[1:])
-        return written(Declaration(self.number, self.name, len(labelled), len(unlabelled), shape, sums, squares))
+        return written(
+            Declaration(
+                self.number, self.name, len(labelled), len(unlabelled), shape, sums, squares
+            )
+        )
 
     def _answer(self, order: Order, own: Tree, common: bytes) -> bytes:
         if order.client != self.number:
-            raise Unable(f"this is branch {self.number}, but the order is for branch {order.client}")
+            raise Unable(
+                f"this is branch {self.number}, but the order is for branch {order.client}"
+            )
         states, plan = States(self.folder, order.run, self.number), order.plan
         method = self.method_of(plan)
         labelled, unlabelled = self.images(plan.classes)
         if (len(labelled), len(unlabelled)) != (order.labelled, order.unlabelled):
             raise Unable(
                 f"it has {len(labelled)} labelled and {len(unlabelled)} unlabelled images, but "
-                f"declared {order.labelled} and {order.unlabelled}; put them back, or start a new run"
+                f"declared {order.labelled} and {order.unlabelled}; put them back, or start a new "
+                "run"
             )
         device = chosen_device(self.device)
         settle(device, plan.threads, plan.deterministic)
         message = tree.to_device(Record({**read(Broadcast, common, LARGEST)[1], **own}), device)
         state = tree.to_device(states.load(order.version), device)
-        me = Me(self.number, *_moved(labelled, unlabelled, device), state, fold_int(order.key, "me"))
+        me = Me(
+            self.number, *_moved(labelled, unlabelled, device), state, fold_int(order.key, "me")
+        )
         guesses: list[Predictions] = []
         talk = function_of(order.function, method)(me, message)
         party = Party(f"round {order.round}, client {self.number}", talk, order.key, guesses.append)
         upload: Upload | None = Loop(plan.setting()).run([party])[0]
-        version = version_of(order.round, order.ask) if upload is not None and upload.keep is not None else ""
+        version = (
+            version_of(order.round, order.ask)
+            if upload is not None and upload.keep is not None
+            else ""
+        )
         if upload is not None and version:
             states.put(version, upload.keep)
         states.settle(version, order.version, order.settled)
-        seen, trusted = sum(len(guess.images) for guess in guesses), sum(int(each.trusted.sum()) for each in guesses)
-        answer = Answer(order.round, order.ask, self.number, version, seen, trusted, upload is not None)
+        seen, trusted = (
+            sum(len(guess.images) for guess in guesses),
+            sum(int(each.trusted.sum()) for each in guesses),
+        )
+        answer = Answer(
+            order.round, order.ask, self.number, version, seen, trusted, upload is not None
+        )
         if upload is None:
             return written(answer)
         return written(replace(answer, report=dict(upload.report)), trees_of(upload))
@@ -124,4 +157,6 @@ def _moved(labelled: Images, unlabelled: Images, device: torch.device) -> tuple[
     store = labelled.store.to(device)
     other = store if unlabelled.store is labelled.store else unlabelled.store.to(device)
     label = None if labelled.label is None else labelled.label.to(device)
-    return Images(store, labelled.index.to(device), label), Images(other, unlabelled.index.to(device))
+    return Images(store, labelled.index.to(device), label), Images(
+        other, unlabelled.index.to(device)
+    )

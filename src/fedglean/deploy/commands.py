@@ -1,9 +1,10 @@
 """What `fedglean deploy` starts: Flower's own commands, each printed before it runs.
 
-Telemetry, update check and the installation of an app's dependencies are off in all of them. A hub has its Flower
-files in the run folder under flower/, a branch in its state folder. A hub always begins with an empty link: the run
-folder is what it goes on from, and orders that a killed hub left behind would keep branches busy for nothing. Nodes of
-before are then strangers to the link; they end, and their supervisors start them again.
+Telemetry, update check and the installation of an app's dependencies are off in all of them. A hub
+has its Flower files in the run folder under flower/, a branch in its state folder. A hub always
+begins with an empty link: the run folder is what it goes on from, and orders that a killed hub left
+behind would keep branches busy for nothing. Nodes of before are then strangers to the link; they
+end, and their supervisors start them again.
 """
 
 import json
@@ -69,16 +70,31 @@ class HubOptions:
         paths = {"images": str(self.images.resolve()), "out": str(self.out.resolve())}
         keys = None if self.keys is None else str(self.keys.resolve())
         admit = {number: str(each.resolve()) for number, each in self.admit.items()}
-        content = {**asdict(self), **paths, "listen": str(self.listen), "keys": keys, "admit": admit}
+        content = {
+            **asdict(self),
+            **paths,
+            "listen": str(self.listen),
+            "keys": keys,
+            "admit": admit,
+        }
         write_whole(path, json.dumps(content, indent=1).encode())
 
     def command(self, *words: str, out: Path | str) -> str:
         """What starts a hub like this one, for the method or configuration in `words`."""
-        times = {f"--{name}": f"{getattr(self, name):g}" for name in ("deadline", "grace", "gathering")}
-        places = {"--images": self.images, "--branches": self.branches, "--out": out, "--listen": self.listen}
+        times = {
+            f"--{name}": f"{getattr(self, name):g}" for name in ("deadline", "grace", "gathering")
+        }
+        places = {
+            "--images": self.images,
+            "--branches": self.branches,
+            "--out": out,
+            "--listen": self.listen,
+        }
         options = [str(word) for pair in (places | times).items() for word in pair]
         keys = ["--insecure"] if self.keys is None else ["--keys", str(self.keys)]
-        admit = [word for number, file in self.admit.items() for word in ("--admit", f"{number}={file}")]
+        admit = [
+            word for number, file in self.admit.items() for word in ("--admit", f"{number}={file}")
+        ]
         return shlex.join(["fedglean", "deploy", "hub", *words, *options, *keys, *admit])
 
     @classmethod
@@ -90,30 +106,47 @@ class HubOptions:
     def load(cls, path: Path) -> "HubOptions":
         try:
             own = json.loads(path.read_bytes())
-            places = {"images": Path(own["images"]), "out": Path(own["out"]), "listen": Address.read(own["listen"])}
+            places = {
+                "images": Path(own["images"]),
+                "out": Path(own["out"]),
+                "listen": Address.read(own["listen"]),
+            }
             keys = None if own["keys"] is None else Path(own["keys"])
             admit = {int(number): Path(each) for number, each in own["admit"].items()}
             return cls(**{**own, **places, "keys": keys, "admit": admit})
         except UNREADABLE as error:
-            raise StorageError(f"{path} cannot be read ({error}); start the hub with all its options again") from error
+            raise StorageError(
+                f"{path} cannot be read ({error}); start the hub with all its options again"
+            ) from error
 
 
 def admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
-    """`NUMBER=FILE`, or files in the order of the branches' numbers; each a branch's own public key."""
+    """`NUMBER=FILE`, or files in the order of the branches' numbers; each a branch's own public
+    key.
+    """
     found: dict[int, Path] = {}
     for place, text in enumerate(texts):
         named = re.fullmatch(r"(\d+)=(.+)", text)
         number, path = (int(named[1]), Path(named[2])) if named else (place, Path(text))
         if number >= branches:
             last = branches - 1
-            raise ConfigError(f"'--admit {text}' is for branch {number}, but the last of {branches} branches is {last}")
+            raise ConfigError(
+                f"'--admit {text}' is for branch {number}, but the last of {branches} branches is "
+                f"{last}"
+            )
         if number in found:
-            raise ConfigError(f"'--admit {text}' is a second key for branch {number}; give one for each branch")
+            raise ConfigError(
+                f"'--admit {text}' is a second key for branch {number}; give one for each branch"
+            )
         found[number] = _there(path)
     keys = [path.read_bytes().split()[:2] for path in found.values()]
-    twice = next((path for path, key in zip(found.values(), keys, strict=True) if keys.count(key) > 1), None)
+    twice = next(
+        (path for path, key in zip(found.values(), keys, strict=True) if keys.count(key) > 1), None
+    )
     if twice is not None:
-        raise ConfigError(f"{twice} is given for two branches; make a key for each with 'fedglean deploy keys'")
+        raise ConfigError(
+            f"{twice} is given for two branches; make a key for each with 'fedglean deploy keys'"
+        )
     return found
 
 
@@ -136,7 +169,9 @@ def _options(out: Path) -> Path:
 
 
 def run_hub(config: Config, options: HubOptions, show: Show) -> int:
-    """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit code."""
+    """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit
+    code.
+    """
     need_flower()
     from fedglean.deploy.hub import hosted, known
 
@@ -163,13 +198,30 @@ def _run_hub(config: Config, options: HubOptions, work: Path, show: Show) -> int
     write_whole(home / "config.toml", _connection(options).encode())
     flower = Tools(home, show)
     if options.keys is None:
-        show(f"no protection: anyone who can reach {options.listen} can read all that is sent, and take part")
-    with flower.started(superlink_command(options, link_state / "state.db"), work / "superlink.log") as link:
+        show(
+            f"no protection: anyone who can reach {options.listen} can read all that is sent, and "
+            "take part"
+        )
+    with flower.started(
+        superlink_command(options, link_state / "state.db"), work / "superlink.log"
+    ) as link:
         wait_for(options.listen.near, link)
         with ThreadPoolExecutor(4) as pool:  # each is a process that takes seconds to say a word
-            list(pool.map(lambda public: _register(flower, public), options.admit.values() if options.keys else ()))
+            list(
+                pool.map(
+                    lambda public: _register(flower, public),
+                    options.admit.values() if options.keys else (),
+                )
+            )
         flower.run(
-            ["flwr", "run", str(work / "app"), "hub", "--run-config", f"hub={json.dumps(str(work / 'hub.json'))}"]
+            [
+                "flwr",
+                "run",
+                str(work / "app"),
+                "hub",
+                "--run-config",
+                f"hub={json.dumps(str(work / 'hub.json'))}",
+            ]
         )
         return follow(work / "journal.jsonl", link, show)
 
@@ -197,22 +249,44 @@ def supernode_command(
     use: Path | None = None,
 ) -> list[str]:
     places = {"images": str(images.resolve()), "state": str(state.resolve())}
-    own = {"number": number, "name": name, **places, "device": device} | ({"use": str(use.resolve())} if use else {})
+    own = {"number": number, "name": name, **places, "device": device} | (
+        {"use": str(use.resolve())} if use else {}
+    )
     for value in map(str, own.values()):
         if not value.isprintable() or set(value) & set('"\\'):
             raise ConfigError(
-                f"{value!r} holds a quote, a backslash or a control character, which Flower cannot pass on; rename it"
+                f"{value!r} holds a quote, a backslash or a control character, which Flower cannot "
+                "pass on; rename it"
             )
-    config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
-    command = [*GUARDED, NODE, "--superlink", str(hub), "--host", "127.0.0.1", "--port", str(free_port())]
+    config = " ".join(
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items()
+    )
+    command = [
+        *GUARDED,
+        NODE,
+        "--superlink",
+        str(hub),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(free_port()),
+    ]
     command += ["--node-config", config]
     if authority is None or key is None:
         return [*command, "--insecure"]
-    return [*command, "--root-certificates", str(_there(authority)), "--auth-supernode-private-key", str(_there(key))]
+    return [
+        *command,
+        "--root-certificates",
+        str(_there(authority)),
+        "--auth-supernode-private-key",
+        str(_there(key)),
+    ]
 
 
 def run_branch(command: Sequence[str], state: Path, show: Show, give_up: float = 600.0) -> int:
-    """A SuperNode, started again whenever it ends: for a minute after a crash Flower refuses a node that comes back."""
+    """A SuperNode, started again whenever it ends: for a minute after a crash Flower refuses a node
+    that comes back.
+    """
     need_flower()
     end_tidily()
     work = state / "flower"
@@ -231,7 +305,9 @@ def _run_branch(command: Sequence[str], work: Path, show: Show, give_up: float) 
             end = attended(node, watch, show)
         now = time.monotonic()
         stayed = now - began > 120
-        failing, pause = (now, PAUSE) if stayed else (failing or began, min(1.5 * pause, LONGEST_PAUSE))
+        failing, pause = (
+            (now, PAUSE) if stayed else (failing or began, min(1.5 * pause, LONGEST_PAUSE))
+        )
         if now - failing > give_up:
             show(f"the node has failed to stay connected for {give_up:g} s; giving up")
             return 1
@@ -288,7 +364,9 @@ def _register(flower: Tools, public: Path) -> None:
 
 
 def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
-    """Show what the run tells, and its rounds as a table, until it tells its exit code or is seen to be dead."""
+    """Show what the run tells, and its rounds as a table, until it tells its exit code or is seen
+    to be dead.
+    """
     begun, latest, log = False, time.monotonic() + START, journal.with_name("superlink.log")
     width, heading = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160, True
     with open(journal, encoding="utf-8") as file:
@@ -305,19 +383,26 @@ def follow(journal: Path, link: subprocess.Popen[bytes], show: Show) -> int:
                 if "code" in line:
                     return int(line["code"])
             if link.poll() is not None:
-                raise RoundError(f"the SuperLink ended with status {link.returncode}; see its log {log}")
+                raise RoundError(
+                    f"the SuperLink ended with status {link.returncode}; see its log {log}"
+                )
             begun = begun or working
             if begun and not working:
                 raise RoundError(
-                    "the hub's app was killed, perhaps because memory ran out; the same command continues the run"
+                    "the hub's app was killed, perhaps because memory ran out; the same command "
+                    "continues the run"
                 )
             if not begun and time.monotonic() > latest:
-                raise RoundError(f"the hub's app did not start within {START:g} s; see the log {log}")
+                raise RoundError(
+                    f"the hub's app did not start within {START:g} s; see the log {log}"
+                )
             time.sleep(0.2)
 
 
 def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
-    """The app of a hub that was killed may outlive it for as long as no link answers it; nobody needs it any more."""
+    """The app of a hub that was killed may outlive it for as long as no link answers it; nobody
+    needs it any more.
+    """
     if not journal.exists():
         return
     with open(journal, "rb") as file:
@@ -325,12 +410,15 @@ def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
             return
         show("the app of an earlier hub is still running; ending it")
         number = json.loads(file.readline() or b"{}").get("app", 0)
-        with suppress(OSError):  # whoever holds the journal lives, so the number is still its own, on this machine
+        with suppress(
+            OSError
+        ):  # whoever holds the journal lives, so the number is still its own, on this machine
             if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
                 os.kill(number, signal.SIGKILL)
         if not is_let_go(file, seconds):
             raise RoundError(
-                f"the app of an earlier hub still runs after {seconds:g} s; end its process flwr-serverapp by hand"
+                f"the app of an earlier hub still runs after {seconds:g} s; end its process "
+                "flwr-serverapp by hand"
             )
 
 

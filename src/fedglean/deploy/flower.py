@@ -1,7 +1,7 @@
 """The placement `flower`: every client is a branch on a machine of its own.
 
-What comes back passes the gate and is summed as in a simulation: by blocks of client numbers, in their order. The
-clients' states stay at the branches; of them the hub knows a version.
+What comes back passes the gate and is summed as in a simulation: by blocks of client numbers, in
+their order. The clients' states stay at the branches; of them the hub knows a version.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,17 @@ from fedglean.admit import Envelope, Refusal
 from fedglean.aggregate import Reply
 from fedglean.deploy.post import Failed, Post
 from fedglean.deploy.states import version_of
-from fedglean.deploy.wire import SMALL, Answer, Broadcast, Malformed, Order, Plan, function_name, read_answer, written
+from fedglean.deploy.wire import (
+    SMALL,
+    Answer,
+    Broadcast,
+    Malformed,
+    Order,
+    Plan,
+    function_name,
+    read_answer,
+    written,
+)
 from fedglean.engines.here import Exchange, Here, Kept, Served, Visit
 from fedglean.method import Ask, Method, Upload
 from fedglean.randomness import fold_int
@@ -25,7 +35,9 @@ Counts = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Came:
-    """What a branch's answers came to: uploads on their way to the gate, reasons why there are none."""
+    """What a branch's answers came to: uploads on their way to the gate, reasons why there are
+    none.
+    """
 
     envelopes: list[Envelope] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -34,7 +46,8 @@ class Came:
 
 @dataclass(frozen=True)
 class Flower(Here):
-    """`here`, but clients are asked through the post. `count` hears how many pseudo-labels were made and trusted.
+    """`here`, but clients are asked through the post. `count` hears how many pseudo-labels were
+    made and trusted.
 
     `asked` are the clients that were to train, until whoever tells of a round clears it.
     """
@@ -57,12 +70,17 @@ class Flower(Here):
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
     ) -> Iterator[Served]:
         ask, round = exchange.ask, exchange.round
-        orders = {client: self._order(exchange, client, states) for block in blocks for client in block}
+        orders = {
+            client: self._order(exchange, client, states) for block in blocks for client in block
+        }
         common = written(Broadcast(round), dict(ask.message))
         letters = self.post.exchange(orders, common, self.quorum, f"{round}-{exchange.number}")
         limit = _limit(ask)
         for block in blocks:
-            came = {client: self._opened(letters.get(client), exchange, client, limit) for client in block}
+            came = {
+                client: self._opened(letters.get(client), exchange, client, limit)
+                for client in block
+            }
             served = self._through_the_gate(exchange, block, came)
             served.sums.told = [client for client in block if client in letters]
             yield served
@@ -84,7 +102,9 @@ class Flower(Here):
         )
         return written(order, dict(ask.each.get(client, {})))
 
-    def _opened(self, bodies: Sequence[bytes | Failed] | None, exchange: Exchange, client: int, limit: int) -> Came:
+    def _opened(
+        self, bodies: Sequence[bytes | Failed] | None, exchange: Exchange, client: int, limit: int
+    ) -> Came:
         if not bodies:
             why = "not there when it was asked" if bodies is None else "no answer in time"
             return Came(reasons=[why])
@@ -103,11 +123,17 @@ class Flower(Here):
                 abstained = True
             else:
                 device = self.federation.hub.index.device
-                came.envelopes.append(Envelope(answer.round, answer.ask, answer.client, _moved(upload, device)))
+                came.envelopes.append(
+                    Envelope(answer.round, answer.ask, answer.client, _moved(upload, device))
+                )
         return replace(came, abstained=abstained)
 
-    def _through_the_gate(self, exchange: Exchange, block: Sequence[int], came: Mapping[int, Came]) -> Served:
-        """`Visit` does as it does for clients of this process; only that their uploads are here already."""
+    def _through_the_gate(
+        self, exchange: Exchange, block: Sequence[int], came: Mapping[int, Came]
+    ) -> Served:
+        """`Visit` does as it does for clients of this process; only that their uploads are here
+        already.
+        """
 
         def deliver(arrived: Envelope) -> Iterable[Envelope]:
             return [after for before in arrived.upload for after in self.deliver(before)]
@@ -117,7 +143,8 @@ class Flower(Here):
         served = visit.take(uploads)  # type: ignore[arg-type]
         for client in block:
             served.sums.refused += [
-                Refusal(exchange.round, exchange.number, client, why) for why in came[client].reasons
+                Refusal(exchange.round, exchange.number, client, why)
+                for why in came[client].reasons
             ]
         return served
 
@@ -139,11 +166,18 @@ def _check(answer: Answer, exchange: Exchange, client: int) -> None:
 def _moved(upload: Upload, device: torch.device) -> Upload:
     """To where the hub computes."""
     weights = {name: tree.to_device(upload.weight(name), device) for name in upload.trees}
-    return Upload(weight=weights, keep=upload.keep, report=upload.report, **tree.to_device(upload.trees, device))
+    return Upload(
+        weight=weights,
+        keep=upload.keep,
+        report=upload.report,
+        **tree.to_device(upload.trees, device),
+    )
 
 
 def _limit(ask: Ask) -> int:
-    """Bytes of an honest answer: every name once, and a weight of its shape; and the paths of the leaves."""
+    """Bytes of an honest answer: every name once, and a weight of its shape; and the paths of the
+    leaves.
+    """
     each = max((tree.size_in_bytes(dict(own)) for own in ask.each.values()), default=0)
     expected = sum(tree.size_in_bytes(expect.tree) for expect in ask.expect.values())
     return SMALL + 3 * (tree.size_in_bytes(dict(ask.message)) + each + expected)

@@ -1,9 +1,10 @@
 """Flower's SuperLink and SuperNode, with two doors shut that Flower 1.41 leaves open.
 
-A SuperLink serves on one port the nodes, which TLS and keys guard, and whoever starts runs and works on them, whom
-nothing guards: whoever reached the port could have the hub and every branch run code of his own. Here only the hub's
-own machine is served so. And a SuperNode installs and runs whatever app its hub sends; here only the one that this
-package knows, which names two functions of the package and holds no code.
+A SuperLink serves on one port the nodes, which TLS and keys guard, and whoever starts runs and
+works on them, whom nothing guards: whoever reached the port could have the hub and every branch run
+code of his own. Here only the hub's own machine is served so. And a SuperNode installs and runs
+whatever app its hub sends; here only the one that this package knows, which names two functions of
+the package and holds no code.
 """
 
 import io
@@ -14,7 +15,8 @@ from collections.abc import Callable
 from tomllib import loads as _read
 from typing import Any
 
-#: No dependencies: with any, a SuperLink that was started otherwise would install them anew for every run.
+#: No dependencies: with any, a SuperLink that was started otherwise would install them anew for
+#: every run.
 APP = """\
 [project]
 name = "fedglean-federation"
@@ -70,10 +72,14 @@ def with_our_app(pull: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_ours(app: bytes) -> bool:
-    """Whether nothing is in it but what the hub wrote, as Flower has packed it: perhaps written otherwise."""
+    """Whether nothing is in it but what the hub wrote, as Flower has packed it: perhaps written
+    otherwise.
+    """
     with zipfile.ZipFile(io.BytesIO(app)) as archive:
         names = [each.filename for each in archive.infolist()]
-        return names == ["pyproject.toml", ".info/CONTENT"] and _read(archive.read(names[0]).decode()) == _read(APP)
+        return names == ["pyproject.toml", ".info/CONTENT"] and _read(
+            archive.read(names[0]).decode()
+        ) == _read(APP)
 
 
 def main() -> None:
@@ -83,7 +89,9 @@ def main() -> None:
         from flwr.superlink import main as link
         from flwr.superlink.cli import flower_superlink
 
-        os.environ["FORWARDED_ALLOW_IPS"] = "127.0.0.1"  # whoever else says where he comes from is not believed
+        os.environ["FORWARDED_ALLOW_IPS"] = (
+            "127.0.0.1"  # whoever else says where he comes from is not believed
+        )
         make = link.create_app
         link.create_app = lambda *given: for_nodes(make(*given))  # type: ignore[assignment]
         flower_superlink()

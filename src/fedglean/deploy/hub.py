@@ -1,7 +1,9 @@
-"""The hub's side of a federation: the round loop of a simulation, with branches in the place of simulated clients.
+"""The hub's side of a federation: the round loop of a simulation, with branches in the place of
+simulated clients.
 
-What only a federation has lies in the run folder beside the rest: federation.json, with the run's name among branches
-and what they declared. Started again with the same folder, the hub goes on from the last finished round.
+What only a federation has lies in the run folder beside the rest: federation.json, with the run's
+name among branches and what they declared. Started again with the same folder, the hub goes on from
+the last finished round.
 """
 
 import hashlib
@@ -67,8 +69,9 @@ class Hosting:
 class Roll:
     """Who takes part, as federation.json has it.
 
-    A branch that had not come when the run began is there with no images. Once it comes it is among the `late`: what it
-    has counts from then on, but not for the normalisation of images, which stays what it was.
+    A branch that had not come when the run began is there with no images. Once it comes it is among
+    the `late`: what it has counts from then on, but not for the normalisation of images, which
+    stays what it was.
     """
 
     run: str
@@ -76,25 +79,35 @@ class Roll:
     late: dict[int, Declaration]
 
     @classmethod
-    def begin(cls, run: str, count: int, shape: list[int], found: Mapping[int, Declaration]) -> "Roll":
+    def begin(
+        cls, run: str, count: int, shape: list[int], found: Mapping[int, Declaration]
+    ) -> "Roll":
         none = [0] * shape[0]
-        absent = (Declaration(number, f"branch {number}", 0, 0, shape, none, none) for number in range(count))
+        absent = (
+            Declaration(number, f"branch {number}", 0, 0, shape, none, none)
+            for number in range(count)
+        )
         return cls(run, tuple(found.get(each.number, each) for each in absent), {})
 
     @classmethod
     def load(cls, out: Path) -> "Roll":
         try:
             note = json.loads((out / "federation.json").read_bytes())
-            branches, late = ([Declaration(**each) for each in note[part]] for part in ("branches", "late"))
+            branches, late = (
+                [Declaration(**each) for each in note[part]] for part in ("branches", "late")
+            )
             return cls(str(note["run"]), tuple(branches), {each.number: each for each in late})
         except UNREADABLE as error:
             raise StorageError(
-                f"{out} is not the run of a federation: its federation.json cannot be read ({error})"
+                f"{out} is not the run of a federation: its federation.json cannot be read "
+                f"({error})"
             ) from error
 
     def save(self, out: Path) -> None:
         parts = {"branches": self.branches, "late": self.late.values()}
-        note = {"run": self.run} | {name: [asdict(each) for each in part] for name, part in parts.items()}
+        note = {"run": self.run} | {
+            name: [asdict(each) for each in part] for name, part in parts.items()
+        }
         write_whole(out / "federation.json", json.dumps(note, indent=1).encode())
 
     @property
@@ -119,7 +132,9 @@ class Enrolled(Federation):
 
 
 def serve(grid: Grid, path: Path) -> None:
-    """What Flower starts: a federation as the file says; its messages are appended to the journal beside it."""
+    """What Flower starts: a federation as the file says; its messages are appended to the journal
+    beside it.
+    """
     with open(path.with_name("journal.jsonl"), "a", encoding="utf-8") as file:
         hold(file)
         journal = Journal(file)
@@ -136,10 +151,12 @@ def serve(grid: Grid, path: Path) -> None:
 
 
 class Journal:
-    """Lines for whoever watches: this process's number, what is told, rounds as rows of a table, the exit code.
+    """Lines for whoever watches: this process's number, what is told, rounds as rows of a table,
+    the exit code.
 
-    The file is the one that was there at the start. The app of a killed hub may outlive it, and its last words are not
-    for the next hub, which ends it by that number and puts a new file into that place.
+    The file is the one that was there at the start. The app of a killed hub may outlive it, and its
+    last words are not for the next hub, which ends it by that number and puts a new file into that
+    place.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -160,14 +177,22 @@ class Journal:
         self.file.flush()
 
 
-def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None) -> Result:
-    """Train with the branches that the grid reaches; start a run folder, or continue the one that is there."""
+def federate(
+    grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambda row: None
+) -> Result:
+    """Train with the branches that the grid reaches; start a run folder, or continue the one that
+    is there.
+    """
     layer = read_toml(Path(hosting.config))
     config = hosted(resolve(layer.get("method"), layer), Path(hosting.images))
     device = torch.device(config.engine.device)
     settle(device, config.engine.threads, config.engine.deterministic)
     images, out = hub_images(Path(hosting.images)), Path(hosting.out)
-    keys = None if hosting.keys is None else {int(number): key.encode() for number, key in hosting.keys.items()}
+    keys = (
+        None
+        if hosting.keys is None
+        else {int(number): key.encode() for number, key in hosting.keys.items()}
+    )
     post = Post(grid, images.classes, hosting.branches, images.shape, hosting.patience, tell, keys)
     if roll := known(out, config, hosting.branches):
         post.declared = roll.present
@@ -176,7 +201,9 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
         run = Run.found(experiment, RunFolder(out))
         tell(f"continuing after round {run.progress.done} of {config.rounds}")
     else:
-        roll = Roll.begin(_name(config), hosting.branches, images.shape, post.enrol(config.gate.quorum))
+        roll = Roll.begin(
+            _name(config), hosting.branches, images.shape, post.enrol(config.gate.quorum)
+        )
         experiment = _experiment(config, images.to(device), roll, post)
         make_folder(out)
         roll.save(out)
@@ -193,9 +220,16 @@ def federate(grid: Grid, hosting: Hosting, tell: Tell, on_round: OnRound = lambd
         asked.clear()
 
     post.welcome = welcome
-    tell(f"{len(roll.present)} of {hosting.branches} branches, {config.rounds} rounds of {config.method}")
+    tell(
+        f"{len(roll.present)} of {hosting.branches} branches, {config.rounds} rounds of "
+        f"{config.method}"
+    )
     result = play([run], show)[0]
-    curves({config.method: [result]}, out / "curves.png", f"{config.method}, {hosting.branches} branches")
+    curves(
+        {config.method: [result]},
+        out / "curves.png",
+        f"{config.method}, {hosting.branches} branches",
+    )
     return result
 
 
@@ -214,7 +248,9 @@ def _experiment(config: Config, images: HubImages, roll: Roll, post: Post) -> Ex
     setting, gate = plan.setting(), config.gate
     evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
     common = (federation, Loop(setting), config.engine.block, gate.quorum, gate.stretch)
-    placement = Flower(*common, post=post, method=method, plan=plan, run=roll.run, count=evaluator.count)
+    placement = Flower(
+        *common, post=post, method=method, plan=plan, run=roll.run, count=evaluator.count
+    )
     return Experiment(config, method, dataset, split, federation, evaluator, placement)
 
 
@@ -225,8 +261,15 @@ def _name(config: Config) -> str:
 
 def hosted(config: Config, images: Path) -> Config:
     """The configuration as the hub has it: its part runs in a loop here, on its own images."""
-    engine = replace(config.engine, executor="loop", device=chosen_device(config.engine.device).type, placement="here")
-    return replace(config, engine=engine, data=replace(config.data, name="folder", root=str(images.resolve())))
+    engine = replace(
+        config.engine,
+        executor="loop",
+        device=chosen_device(config.engine.device).type,
+        placement="here",
+    )
+    return replace(
+        config, engine=engine, data=replace(config.data, name="folder", root=str(images.resolve()))
+    )
 
 
 def known(out: Path, config: Config, branches: int) -> Roll | None:
@@ -234,9 +277,13 @@ def known(out: Path, config: Config, branches: int) -> Roll | None:
     if not (out / "config.toml").exists():
         return None
     if fingerprint(RunFolder(out).config()) != fingerprint(config):
-        raise StorageError(f"{out} holds a run with another configuration; choose another folder with --out")
+        raise StorageError(
+            f"{out} holds a run with another configuration; choose another folder with --out"
+        )
     roll = Roll.load(out)
     if len(roll.branches) != branches:
         count = len(roll.branches)
-        raise StorageError(f"{out} is a run with {count} branches; use --branches {count}, or another --out")
+        raise StorageError(
+            f"{out} is a run with {count} branches; use --branches {count}, or another --out"
+        )
     return roll

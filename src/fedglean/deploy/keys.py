@@ -1,7 +1,9 @@
-"""Certificates and keys: an authority and a server certificate for the hub, a key pair for each branch.
+"""Certificates and keys: an authority and a server certificate for the hub, a key pair for each
+branch.
 
-A branch makes its own pair and hands over the public half; the hub hands over ca.crt. Private halves are readable by
-their owner alone from the moment they exist, and nothing that is there is overwritten.
+A branch makes its own pair and hands over the public half; the hub hands over ca.crt. Private
+halves are readable by their owner alone from the moment they exist, and nothing that is there is
+overwritten.
 """
 
 import ipaddress
@@ -50,7 +52,8 @@ class HubKeys:
 
 
 def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKeys:
-    """An authority that signs one certificate, for the names and addresses under which branches reach the hub.
+    """An authority that signs one certificate, for the names and addresses under which branches
+    reach the hub.
 
     The hub's own machine reaches it as 127.0.0.1, always.
     The authority's own key is forgotten: a new certificate means a new authority.
@@ -96,7 +99,9 @@ def public_key(path: Path) -> str:
     try:
         key = load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a public key ({error}); use the branch's branch.key.pub") from error
+        raise ConfigError(
+            f"{path} is not a public key ({error}); use the branch's branch.key.pub"
+        ) from error
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
@@ -105,7 +110,9 @@ def _put(path: Path, content: bytes, secret: bool = False) -> None:
     try:
         place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     except FileExistsError:
-        raise StorageError(f"{path} already exists and is not overwritten; choose another folder") from None
+        raise StorageError(
+            f"{path} already exists and is not overwritten; choose another folder"
+        ) from None
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(place, "wb") as file:

@@ -1,4 +1,6 @@
-"""A `Grid` in one process: nodes are called, not sent to. For tests, and to rehearse a federation without a network."""
+"""A `Grid` in one process: nodes are called, not sent to. For tests, and to rehearse a federation
+without a network.
+"""
 
 import time
 from collections.abc import Iterable
@@ -15,12 +17,16 @@ from fedglean.deploy.branch import Branch
 
 
 class LocalGrid(Grid):
-    """One node a branch; `gone` nodes are not listed and do not answer. `starts` counts how often one was started."""
+    """One node a branch; `gone` nodes are not listed and do not answer. `starts` counts how often
+    one was started.
+    """
 
     def __init__(self, branches: Iterable[Branch]) -> None:
         # Message() takes its sender from here; Flower's runtime sets it in a process of its own.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-        self.apps: dict[int, ClientApp] = {100 + place: client_app_of(each) for place, each in enumerate(branches)}
+        self.apps: dict[int, ClientApp] = {
+            100 + place: client_app_of(each) for place, each in enumerate(branches)
+        }
         self.gone: set[int] = set()
         self.starts: dict[int, int] = {}
         self.keys: dict[int, bytes] = {}
@@ -35,7 +41,12 @@ class LocalGrid(Grid):
         return self.own
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
@@ -44,7 +55,11 @@ class LocalGrid(Grid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         return [
-            NodeInfo(node_id=node, last_activated_at=str(self.starts.get(node)), public_key=self.keys.get(node, b""))
+            NodeInfo(
+                node_id=node,
+                last_activated_at=str(self.starts.get(node)),
+                public_key=self.keys.get(node, b""),
+            )
             for node in self.get_node_ids()
         ]
 
@@ -70,5 +85,7 @@ class LocalGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))

@@ -1,8 +1,9 @@
 """The hub's side of Flower: which node is which branch, orders out, answers in.
 
-Node ids are Flower's and mean nothing here. A branch's number is its identity: a node is asked for it whenever it has
-been started, and where nodes have keys, a number belongs to one key. A branch that has not answered is asked nothing
-more until it has, so that later rounds do not wait for it again; its late answer is a sign of life and nothing else.
+Node ids are Flower's and mean nothing here. A branch's number is its identity: a node is asked for
+it whenever it has been started, and where nodes have keys, a number belongs to one key. A branch
+that has not answered is asked nothing more until it has, so that later rounds do not wait for it
+again; its late answer is a sign of life and nothing else.
 """
 
 import time
@@ -21,7 +22,8 @@ from fedglean.method import Declared
 RECORD = "fedglean"
 #: Seconds that a round waits for a new node to say who it is.
 INTRODUCTION = 30.0
-#: Seconds after which a node that did not say is asked again; it may be busy with an order of a hub that was killed.
+#: Seconds after which a node that did not say is asked again; it may be busy with an order of a hub
+#: that was killed.
 AGAIN = 300.0
 #: Images that a branch may declare: the hub counts them one by one.
 MOST = 10_000_000
@@ -29,8 +31,8 @@ MOST = 10_000_000
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds: for an answer; for the others once a quorum has answered; for branches to be there, all of them when
-    the hub starts and a quorum later; between looks.
+    """In seconds: for an answer; for the others once a quorum has answered; for branches to be
+    there, all of them when the hub starts and a quorum later; between looks.
     """
 
     deadline: float = 3600.0
@@ -47,7 +49,9 @@ class Failed:
 
 
 class Node(NamedTuple):
-    """What Flower says of a node: what it lost when it was started again, a later `started` tells."""
+    """What Flower says of a node: what it lost when it was started again, a later `started`
+    tells.
+    """
 
     started: str
     key: bytes
@@ -65,8 +69,9 @@ class Sent(NamedTuple):
 class Post:
     """Finds the branches and exchanges letters with them.
 
-    `count` branches are numbered from 0 and have images of that `shape`. `keys` are their public keys, None where
-    nodes have none. `declared` is what they have, of those who have come; `welcome` hears of one who comes later.
+    `count` branches are numbered from 0 and have images of that `shape`. `keys` are their public
+    keys, None where nodes have none. `declared` is what they have, of those who have come;
+    `welcome` hears of one who comes later.
     """
 
     grid: Grid
@@ -99,7 +104,8 @@ class Post:
             missing = f"branch{'es' if len(absent) > 1 else ''} {', '.join(absent)}"
             if over:
                 raise RoundError(
-                    f"{missing} did not join within {self.patience.gathering:g} s, but the quorum is {need} of "
+                    f"{missing} did not join within {self.patience.gathering:g} s, but the quorum "
+                    f"is {need} of "
                     f"{self.count}; start what is missing, then the hub again"
                 )
             self._tell_once(
@@ -116,7 +122,9 @@ class Post:
         found: dict[int, Declaration] = {}
         for claim in self.claims.values():
             if claim.number in found:
-                raise ConfigError(f"two nodes claim to be branch {claim.number}; give each its own number")
+                raise ConfigError(
+                    f"two nodes claim to be branch {claim.number}; give each its own number"
+                )
             found[claim.number] = claim
         return found
 
@@ -132,7 +140,10 @@ class Post:
         clients = {node: client for client, node in reachable.items()}
 
         def send(nodes: Iterable[int]) -> dict[str, Sent]:
-            letters = {n: ArrayRecord({"order": _array(orders[clients[n]]), "common": shared}) for n in sorted(nodes)}
+            letters = {
+                n: ArrayRecord({"order": _array(orders[clients[n]]), "common": shared})
+                for n in sorted(nodes)
+            }
             return self._send(letters, MessageType.TRAIN, group)
 
         came: dict[int, list[bytes | Failed]] = {client: [] for client in reachable}
@@ -144,10 +155,17 @@ class Post:
             for name, _ in answered:
                 pending.pop(name, None)
             now = time.monotonic()
-            if enough is None and sum(any(isinstance(b, bytes) for b in own) for own in came.values()) >= need:
+            if (
+                enough is None
+                and sum(any(isinstance(b, bytes) for b in own) for own in came.values()) >= need
+            ):
                 enough = now
             in_time = now - began < self.patience.deadline
-            if not pending or not in_time or (enough is not None and now - enough >= self.patience.grace):
+            if (
+                not pending
+                or not in_time
+                or (enough is not None and now - enough >= self.patience.grace)
+            ):
                 self.owed |= {name: clients[each.node] for name, each in pending.items()}
                 return came
             forgotten = self._forgotten(pending)
@@ -167,13 +185,19 @@ class Post:
     def _gather(self, clients: Sequence[int], need: int) -> dict[int, int]:
         """The nodes of those branches that can be asked; waits until they are a quorum.
 
-        A hub that was started again waits for the others too, while it gathers: nodes need time to come back.
+        A hub that was started again waits for the others too, while it gathers: nodes need time to
+        come back.
         """
-        began, known = time.monotonic(), set(self.declared)  # who comes meanwhile is asked the next time
+        began, known = (
+            time.monotonic(),
+            set(self.declared),
+        )  # who comes meanwhile is asked the next time
         while True:
             self._look_around()
             may = known - set(self.owed.values())
-            free = {c: self.nodes[c] for c in clients if self.nodes.get(c) in self.here and c in may}
+            free = {
+                c: self.nodes[c] for c in clients if self.nodes.get(c) in self.here and c in may
+            }
             now = time.monotonic()
             introducing = any(now - sent.at < INTRODUCTION for sent in self.asked.values())
             settled = not introducing and (self.gathered or now - began >= self.patience.gathering)
@@ -183,20 +207,41 @@ class Post:
             if now - began > self.patience.gathering and len(free) < need:
                 raise RoundError(
                     f"only {len(free)} of {len(clients)} branches could be reached within "
-                    f"{self.patience.gathering:g} s, but the quorum is {need}; start the hub again once they are there"
+                    f"{self.patience.gathering:g} s, but the quorum is {need}; start the hub again "
+                    "once they are there"
                 )
-            self._tell_once(f"{len(free)} of {len(clients)} branches can be reached, the quorum is {need}; waiting")
+            self._tell_once(
+                f"{len(free)} of {len(clients)} branches can be reached, the quorum is {need}; "
+                "waiting"
+            )
             time.sleep(self.patience.poll)
 
     def _look(self) -> None:
-        """Who is here. A node that was started again has forgotten everything, and may be another branch now."""
-        nodes = {each.node_id: Node(each.last_activated_at, each.public_key) for each in self.grid.get_nodes()}
+        """Who is here. A node that was started again has forgotten everything, and may be another
+        branch now.
+        """
+        nodes = {
+            each.node_id: Node(each.last_activated_at, each.public_key)
+            for each in self.grid.get_nodes()
+        }
         fresh = {number for number, node in nodes.items() if self.here.get(number) != node}
         self.here = nodes
-        self.claims = {node: claim for node, claim in self.claims.items() if node in nodes and node not in fresh}
+        self.claims = {
+            node: claim
+            for node, claim in self.claims.items()
+            if node in nodes and node not in fresh
+        }
         self.failed = {node: since for node, since in self.failed.items() if node not in fresh}
-        self.asked = {name: sent for name, sent in self.asked.items() if sent.node in nodes and sent.node not in fresh}
-        self.owed = {name: client for name, client in self.owed.items() if self.nodes.get(client) not in fresh}
+        self.asked = {
+            name: sent
+            for name, sent in self.asked.items()
+            if sent.node in nodes and sent.node not in fresh
+        }
+        self.owed = {
+            name: client
+            for name, client in self.owed.items()
+            if self.nodes.get(client) not in fresh
+        }
 
     def _look_around(self) -> None:
         """See who is here; ask new nodes who they are, and take note of whatever has come in."""
@@ -204,9 +249,13 @@ class Post:
         now = time.monotonic()
         self.asked = {name: sent for name, sent in self.asked.items() if now - sent.at < AGAIN}
         resting = {node for node, since in self.failed.items() if now - since < AGAIN}
-        strangers = self.here.keys() - self.claims - {sent.node for sent in self.asked.values()} - resting
+        strangers = (
+            self.here.keys() - self.claims - {sent.node for sent in self.asked.values()} - resting
+        )
         question = ArrayRecord({"question": _array(written(Question(list(self.classes))))})
-        self.asked |= self._send(dict.fromkeys(sorted(strangers), question), MessageType.QUERY, "who")
+        self.asked |= self._send(
+            dict.fromkeys(sorted(strangers), question), MessageType.QUERY, "who"
+        )
         for name, body in self._pull([*self.asked, *self.owed]):
             self.owed.pop(name, None)
             if name in self.asked:
@@ -230,15 +279,24 @@ class Post:
         """Whether a node may be the branch that it says it is."""
         number = claim.number
         if not 0 <= number < self.count:
-            raise Malformed(f"refused a node that claims to be branch {number}: there are only 0 to {self.count - 1}")
+            raise Malformed(
+                f"refused a node that claims to be branch {number}: there are only 0 to "
+                f"{self.count - 1}"
+            )
         if self.keys is not None and self.keys.get(number) != node.key:
             own = [str(other) for other, key in self.keys.items() if key == node.key]
             whose = f"the key of branch {own[0]}" if own else "a key that was not admitted"
             raise Malformed(f"refused a node that claims to be branch {number}: it has {whose}")
         if list(claim.shape) != list(self.shape):
-            raise Malformed(f"refused branch {number}: its images are {claim.shape}, the hub's {list(self.shape)}")
+            raise Malformed(
+                f"refused branch {number}: its images are {claim.shape}, the hub's "
+                f"{list(self.shape)}"
+            )
         if not _possible(claim):
-            raise Malformed(f"refused branch {number}: it declares impossible images, or more than {MOST} of them")
+            raise Malformed(
+                f"refused branch {number}: it declares impossible images, or more than {MOST} of "
+                "them"
+            )
 
     def _assign(self) -> None:
         """A number belongs to the node that had it, for as long as it is there."""
@@ -251,7 +309,8 @@ class Post:
                 self._tell_once(f"refused a second node that claims to be branch {number}")
             elif known is not None and known != declared_of(claim):
                 self._tell_once(
-                    f"refused branch {number}: it now has {declared_of(claim)}, but this run began with {known}"
+                    f"refused branch {number}: it now has {declared_of(claim)}, but this run began "
+                    f"with {known}"
                 )
             else:
                 self.nodes[number] = node
@@ -268,16 +327,23 @@ class Post:
         ]
         names, now = list(self.grid.push_messages(messages)) if messages else [], time.monotonic()
         return {
-            name: Sent(node, self.here[node].started, now) for name, node in zip(names, letters, strict=False) if name
+            name: Sent(node, self.here[node].started, now)
+            for name, node in zip(names, letters, strict=False)
+            if name
         }
 
     def _pull(self, names: Iterable[str]) -> list[tuple[str, bytes | Failed]]:
-        """One by one: a reply that Flower cannot put together would take along the others of its call."""
+        """One by one: a reply that Flower cannot put together would take along the others of its
+        call.
+        """
         return [pulled for name in list(names) for pulled in self._pull_one(name)]
 
     def _pull_one(self, name: str) -> list[tuple[str, bytes | Failed]]:
         try:
-            return [(each.metadata.reply_to_message_id, _body(each)) for each in self.grid.pull_messages([name])]
+            return [
+                (each.metadata.reply_to_message_id, _body(each))
+                for each in self.grid.pull_messages([name])
+            ]
         except Exception as error:  # whatever Flower trips over
             return [(name, Failed(f"its reply cannot be put together ({type(error).__name__})"))]
 
@@ -336,4 +402,6 @@ def _declaration(body: bytes, node: int) -> Declaration:
             answer = read(Answer, body)[0]
         except Malformed as error:
             raise Malformed(f"node {node} did not say which branch it is: {error}") from None
-        raise Malformed(f"a node that calls itself branch {answer.client} cannot take part: {answer.error}") from None
+        raise Malformed(
+            f"a node that calls itself branch {answer.client} cannot take part: {answer.error}"
+        ) from None

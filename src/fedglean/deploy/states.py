@@ -1,8 +1,9 @@
 """What a branch keeps of one run, on its own disk, by version.
 
-The hub alone says which version counts: every order names the one to go on from. A new one is written whole before its
-upload is sent, and counts only once an order names it. Until then the old one stays, for the upload may be refused,
-and the hub may be killed and go back to its last checkpoint.
+The hub alone says which version counts: every order names the one to go on from. A new one is
+written whole before its upload is sent, and counts only once an order names it. Until then the old
+one stays, for the upload may be refused, and the hub may be killed and go back to its last
+checkpoint.
 """
 
 import re
@@ -41,7 +42,9 @@ class States:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise Unable(f"it has lost its state {version}, from which the run continues") from error
+            raise Unable(
+                f"it has lost its state {version}, from which the run continues"
+            ) from error
         return unpack(content, path)[0]
 
     def put(self, version: str, state: Tree) -> None:
@@ -51,7 +54,8 @@ class States:
     def settle(self, *versions: str) -> None:
         """Nobody will ask for any older than the newest of these, but for these themselves.
 
-        Newer ones stay: a process that Flower's node left behind may finish an old order after newer ones.
+        Newer ones stay: a process that Flower's node left behind may finish an old order after
+        newer ones.
         """
         keep = {_place(version) for version in versions if version}
         for path in self.folder.glob("state-*.safetensors"):
@@ -61,5 +65,7 @@ class States:
 
     def _path(self, version: str) -> Path:
         if not _VERSION.fullmatch(version):
-            raise StorageError(f"a version is a round and the number of an ask, not '{version[:40]}'")
+            raise StorageError(
+                f"a version is a round and the number of an ask, not '{version[:40]}'"
+            )
         return self.folder / f"state-{version}.safetensors"

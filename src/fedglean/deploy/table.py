@@ -11,12 +11,22 @@ from fedglean.report.terminal import duration, percent, size
 
 Row = list[str]
 #: Headings and widths; what was refused, and why, takes the rest of the line.
-COLUMNS = {"round": 9, "answered": 16, "confident": 9, "accuracy": 24, "sent": 9, "received": 9, "time": 10}
+COLUMNS = {
+    "round": 9,
+    "answered": 16,
+    "confident": 9,
+    "accuracy": 24,
+    "sent": 9,
+    "received": 9,
+    "time": 10,
+}
 REFUSED = "refused"
 
 
 def row_of(line: Mapping[str, Any], asked: int, rounds: int) -> Row:
-    """A round's line of metrics.jsonl as cells. Who had nothing to say has answered all the same."""
+    """A round's line of metrics.jsonl as cells. Who had nothing to say has answered all the
+    same.
+    """
     idle, accuracy = line["abstained"], line.get("accuracy", {})
     answered = f"{line['answered'] + idle} of {asked}" + (f", {idle} idle" if idle else "")
     several = len(accuracy) > 1
@@ -24,7 +34,10 @@ def row_of(line: Mapping[str, Any], asked: int, rounds: int) -> Row:
         "final" if line["final"] else f"{line['round']} of {rounds}",
         answered if asked else "",
         percent(line["pseudo"]["confident_share"]) if "confident_share" in line["pseudo"] else "",
-        ", ".join(f"{name} {percent(value)}" if several else percent(value) for name, value in accuracy.items()),
+        ", ".join(
+            f"{name} {percent(value)}" if several else percent(value)
+            for name, value in accuracy.items()
+        ),
         size(line["bytes_down"]),
         size(line["bytes_up"]),
         duration(line["seconds"]),
@@ -34,7 +47,9 @@ def row_of(line: Mapping[str, Any], asked: int, rounds: int) -> Row:
 
 def rendered(row: Row, width: int, heading: bool) -> str:
     """A row under those that were printed before; with the headings above the first one."""
-    table = Table(box=None, show_header=heading, padding=(0, 2, 0, 0), header_style="", pad_edge=False)
+    table = Table(
+        box=None, show_header=heading, padding=(0, 2, 0, 0), header_style="", pad_edge=False
+    )
     for name, wide in COLUMNS.items():
         table.add_column(name, min_width=wide, max_width=wide)
     table.add_column(REFUSED)

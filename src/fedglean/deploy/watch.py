@@ -1,10 +1,12 @@
-"""Watches whether a node still does its work: what its log says, and whether an app of it is running.
+"""Watches whether a node still does its work: what its log says, and whether an app of it is
+running.
 
-A SuperNode takes one message at a time and then waits for one answer, whatever it answers. Two things confuse it for
-good. Where a hub dies between handing out a message and hearing that it arrived, the node drops the message, but its
-app answers it all the same; that answer is sent in the place of the next one, and from then on every answer waits for
-another message. And where an app ends before it has taken its message, the node waits for its answer for ever. In both
-cases only a start from anew helps.
+A SuperNode takes one message at a time and then waits for one answer, whatever it answers. Two
+things confuse it for good. Where a hub dies between handing out a message and hearing that it
+arrived, the node drops the message, but its app answers it all the same; that answer is sent in the
+place of the next one, and from then on every answer waits for another message. And where an app
+ends before it has taken its message, the node waits for its answer for ever. In both cases only a
+start from anew helps.
 """
 
 import re
@@ -64,7 +66,9 @@ def is_held(file: IO[Any]) -> bool:
 
 
 def is_let_go(file: IO[Any], seconds: float) -> bool:
-    """Whether no process works on a file any more, within so many seconds; where none can say so, none does."""
+    """Whether no process works on a file any more, within so many seconds; where none can say so,
+    none does.
+    """
     end = time.monotonic() + seconds
     while fcntl is not None and is_held(file):
         if time.monotonic() > end:

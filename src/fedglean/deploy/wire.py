@@ -1,16 +1,18 @@
-"""What hub and branches tell each other, as bytes: tensors in safetensors, all else in JSON, a checksum over both.
+"""What hub and branches tell each other, as bytes: tensors in safetensors, all else in JSON, a
+checksum over both.
 
-| letter        | from   | holds                                                                                  |
-|---------------|--------|----------------------------------------------------------------------------------------|
-| `Question`    | hub    | who are you? with the classes                                                          |
-| `Declaration` | branch | its number, how many images, their shape, two sums a channel for mean and deviation    |
-| `Order`       | hub    | an `Ask` for one branch, with what only this one is told                               |
-| `Broadcast`   | hub    | what all are sent, beside the order                                                    |
-| `Answer`      | branch | the upload's trees, weights and report; two counts of pseudo-labels; or why there is none |
+| letter        | from   | holds                                                              |
+|---------------|--------|--------------------------------------------------------------------|
+| `Question`    | hub    | who are you? with the classes                                      |
+| `Declaration` | branch | its number, its images' count and shape, two sums a channel        |
+| `Order`       | hub    | an `Ask` for one branch, with what only this one is told           |
+| `Broadcast`   | hub    | what all are sent, beside the order                                |
+| `Answer`      | branch | trees, weights, report, counts of pseudo-labels; or why nothing    |
 
-Nothing is ever unpickled, nothing that a branch sends chooses code or architecture at the hub, and whatever cannot be
-read is `Malformed`, with the reason. Every letter names the code that wrote it, and is read by the same code alone: two
-versions that understand each other by chance may still train differently.
+Nothing is ever unpickled, nothing that a branch sends chooses code or architecture at the hub, and
+whatever cannot be read is `Malformed`, with the reason. Every letter names the code that wrote it,
+and is read by the same code alone: two versions that understand each other by chance may still
+train differently.
 """
 
 import hashlib
@@ -56,7 +58,9 @@ class Unable(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a run that a branch must know, so that it can be asked without having been told anything before."""
+    """All of a run that a branch must know, so that it can be asked without having been told
+    anything before.
+    """
 
     method: str
     settings: dict[str, Any]
@@ -90,12 +94,17 @@ class Plan:
         )
 
     def make_method(self, use: str | None = None) -> Method:
-        """The method, its settings checked as those of a user are. Code is never sent: `use` is a file of this side."""
+        """The method, its settings checked as those of a user are. Code is never sent: `use` is a
+        file of this side.
+        """
         own = {} if use is None else {"use": use}
         config = resolve(self.method, {"settings": self.settings, "strong": self.strong, **own})
-        if not set(self.additions) <= set(digests(config.use, {"METHODS": config.method, "STRONG": config.strong})):
+        if not set(self.additions) <= set(
+            digests(config.use, {"METHODS": config.method, "STRONG": config.strong})
+        ):
             raise Unable(
-                f"the --use file or package that defines '{self.method}' is not the hub's; copy the hub's here"
+                f"the --use file or package that defines '{self.method}' is not the hub's; copy "
+                "the hub's here"
             )
         return make_method(config)
 
@@ -124,7 +133,9 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Order:
-    """`version` is the state that the branch goes on from, `settled` the one that the hub may still go back to."""
+    """`version` is the state that the branch goes on from, `settled` the one that the hub may still
+    go back to.
+    """
 
     run: str
     round: int
@@ -166,7 +177,9 @@ class Answer:
 
 @cache
 def own_version() -> str:
-    """Of the package, with a digest of its code: between two releases the number alone would say nothing."""
+    """Of the package, with a digest of its code: between two releases the number alone would say
+    nothing.
+    """
     code = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
@@ -198,7 +211,8 @@ def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
         writer = str(notes.get("version", "without a version"))[:60]
         if writer != own_version():
             raise ValueError(
-                f"it comes from fedglean {writer}, and this is fedglean {own_version()}; install the same on the hub "
+                f"it comes from fedglean {writer}, and this is fedglean {own_version()}; install "
+                "the same on the hub "
                 "and on every branch"
             )
         return _letter(kind, notes[kind.__name__]), body
@@ -207,7 +221,9 @@ def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
 
 
 def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
-    """A branch's answer. It holds tensors by name and no model: what those mean, the hub knows from what it asked."""
+    """A branch's answer. It holds tensors by name and no model: what those mean, the hub knows from
+    what it asked.
+    """
     answer, body = read(Answer, content, limit)
     if not answer.uploads:
         return answer, None
@@ -222,20 +238,30 @@ def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
 
 
 def trees_of(upload: Upload) -> Tree:
-    """What of an upload is sent: tensors by name, and weights that are numbers or such trees too."""
+    """What of an upload is sent: tensors by name, and weights that are numbers or such trees
+    too.
+    """
     trees = {name: tree.named(part) for name, part in upload.trees.items()}
     weights = {name: upload.weight(name) for name in upload.trees}
-    plain = {name: each if isinstance(each, int | float) else tree.named(each) for name, each in weights.items()}
+    plain = {
+        name: each if isinstance(each, int | float) else tree.named(each)
+        for name, each in weights.items()
+    }
     return {"trees": trees, "weights": plain}
 
 
 def function_name(client: Callable[..., Talk], method: Method) -> str:
-    """The client's side of an exchange by name: one of the method's own functions, or one that methods share."""
+    """The client's side of an exchange by name: one of the method's own functions, or one that
+    methods share.
+    """
     if getattr(client, "__self__", None) is method:
         return client.__name__
     name = f"{client.__module__}:{client.__qualname__}"
     if _shared(name) is not client:
-        raise TypeError(f"{name} cannot be named to a branch: it is neither the method's own nor one of its package")
+        raise TypeError(
+            f"{name} cannot be named to a branch: it is neither the method's own nor one of its "
+            "package"
+        )
     return name
 
 
@@ -243,7 +269,9 @@ def function_of(name: str, method: Method) -> Callable[..., Talk]:
     if ":" in name:
         found: Any = _shared(name)
     else:
-        own = isinstance(getattr(type(method), name, None), FunctionType) and not name.startswith("_")
+        own = isinstance(getattr(type(method), name, None), FunctionType) and not name.startswith(
+            "_"
+        )
         found = getattr(method, name) if own else None
     if found is None:
         raise Malformed(f"there is no client function '{name}' in {type(method).__name__}")
@@ -285,7 +313,9 @@ def _letter(kind: type[T], notes: Any) -> T:
         if not _fits(value, hints[name]):
             raise ValueError(f"{name} is not of type {hints[name]}")
     nested = {each.name: Plan for each in fields(kind) if hints[each.name] is Plan}  # type: ignore[arg-type]
-    return kind(**{name: _letter(Plan, value) if name in nested else value for name, value in notes.items()})
+    return kind(
+        **{name: _letter(Plan, value) if name in nested else value for name, value in notes.items()}
+    )
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -303,5 +333,9 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error) if isinstance(error, FedgleanError | ValueError) else f"{type(error).__name__}: {error}"
+    text = (
+        str(error)
+        if isinstance(error, FedgleanError | ValueError)
+        else f"{type(error).__name__}: {error}"
+    )
     return " ".join(text.split())[:300]

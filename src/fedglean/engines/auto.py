@@ -1,8 +1,9 @@
-"""Which executor is faster here: measured once on a few steps of this model, and remembered for this machine.
+"""Which executor is faster here: measured once on a few steps of this model, and remembered for
+this machine.
 
-On a CPU a stack wins for small models and loses for large convolutional ones, and where the border lies depends on the
-machine. The choice changes the last bits of a float32 result, so it becomes part of the run's configuration, and a
-second run of the same kind makes the same choice.
+On a CPU a stack wins for small models and loses for large convolutional ones, and where the border
+lies depends on the machine. The choice changes the last bits of a float32 result, so it becomes
+part of the run's configuration, and a second run of the same kind makes the same choice.
 """
 
 import json
@@ -30,12 +31,20 @@ STEPS, TURNS = 4, 3
 
 
 def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path) -> str:
-    """The name of the faster executor for clients with these images; `memory` is the file of earlier findings."""
+    """The name of the faster executor for clients with these images; `memory` is the file of
+    earlier findings.
+    """
     if len(pools) < 2:
         return "loop"
     if pools[0].index.is_cuda:
         return "stack"
-    machine = [platform.machine(), platform.processor(), torch.__version__, torch.get_num_threads(), _code()]
+    machine = [
+        platform.machine(),
+        platform.processor(),
+        torch.__version__,
+        torch.get_num_threads(),
+        _code(),
+    ]
     kind = json.dumps([*machine, model.architecture.to_json(), len(pools), str(setting.dtype)])
     known = _recalled(memory)
     if kind not in known:
@@ -47,7 +56,8 @@ def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path
 def _measured(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     """The better of several turns each, in turn: what else runs on the machine hits both alike.
 
-    Both write their step down at once, in a turn that does not count: most of a run's steps are repeated ones.
+    Both write their step down at once, in a turn that does not count: most of a run's steps are
+    repeated ones.
     """
     setting = replace(setting, often=1)
     executors = {"loop": Loop(setting), "stack": Stack(setting)}
@@ -55,7 +65,9 @@ def _measured(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     for turn in range(TURNS + 1):
         for name, executor in executors.items():
             began = time.perf_counter()
-            executor.run([Party(name, _pilot(model, pool), place) for place, pool in enumerate(pools)])
+            executor.run(
+                [Party(name, _pilot(model, pool), place) for place, pool in enumerate(pools)]
+            )
             if turn:
                 best[name] = min(best[name], time.perf_counter() - began)
     return min(best, key=lambda name: best[name])

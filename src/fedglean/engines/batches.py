@@ -1,8 +1,8 @@
 """From `Train` requests to their batches: which image at which step, in which view.
 
-Every index and every augmentation is a function of the request's key and of (stream, epoch, position, view), so any
-executor may cut the work as it likes. Views are made for many steps and lanes at once: on small batches that is most of
-the speed.
+Every index and every augmentation is a function of the request's key and of (stream, epoch,
+position, view), so any executor may cut the work as it likes. Views are made for many steps and
+lanes at once: on small batches that is most of the speed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,17 @@ from fedglean.randomness import bits, fold, fold_int
 
 @dataclass(frozen=True)
 class Setting:
-    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are for CUDA only."""
+    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are
+    for CUDA only.
+    """
 
     recipe: Recipe
     dtype: torch.dtype = torch.float32
     images_at_once: int = 4096
     compile: bool = False
     half: bool = False
-    often: int = 50  # steps until one is written down: for a small one, that takes as long as so many gain by it
+    # Steps until one is written down: for a small one, that takes as long as so many gain by it.
+    often: int = 50
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ def at(chunk: Batch, *place: int) -> Batch:
 
 
 class Deck:
-    """Deals the batches of several lanes whose streams agree in name, views, batch size, draw and store."""
+    """Deals the batches of several lanes whose streams agree in name, views, batch size, draw and
+    store.
+    """
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
         self.device = lanes[0].device
@@ -84,7 +89,8 @@ class Deck:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
 
     def deal(self, steps: range, width: int | None = None) -> Batch:
-        """The batches of several steps (first axis) and the first lanes (second); a lane that is done repeats its last.
+        """The batches of several steps (first axis) and the first lanes (second); a lane that is
+        done repeats its last.
 
         Epochs are those of the first stream.
         """
@@ -97,25 +103,33 @@ class Deck:
 
 
 class Pile:
-    """One stream of all lanes: where each lane's images and labels begin in one long row, and what is drawn by.
+    """One stream of all lanes: where each lane's images and labels begin in one long row, and what
+    is drawn by.
 
-    Lists with a number per lane (`counts`, `lengths`, `lasts`) are for planning; tensors (`count`, `length`, `start`,
-    keys) are for computing, so that nothing waits for the device.
+    Lists with a number per lane (`counts`, `lengths`, `lasts`) are for planning; tensors (`count`,
+    `length`, `start`, keys) are for computing, so that nothing waits for the device.
     """
 
     def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:
         streams = [lane.train.streams[name] for lane in lanes]
         self.stream, self.setting = streams[0], setting
         if self.stream.draw not in ("shuffled", "with-replacement"):
-            raise ValueError(f"a stream is drawn 'shuffled' or 'with-replacement', not '{self.stream.draw}'")
+            raise ValueError(
+                f"a stream is drawn 'shuffled' or 'with-replacement', not '{self.stream.draw}'"
+            )
         self.index, self.label = _joined([stream.images for stream in streams])
         self.counts = [len(stream.images) for stream in streams]
         self.lasts = [max(0, lane.length - 1) for lane in lanes]
         self.lengths = [stream.epoch for stream in streams]
         starts = [0, *accumulate(self.counts)][:-1]
         own = [fold_int(lane.key, name) for lane in lanes]
-        draws = [fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order") for key in own]
-        views = [[fold_int(key, "view", which) for key in own] for which in range(len(self.stream.views))]
+        draws = [
+            fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order")
+            for key in own
+        ]
+        views = [
+            [fold_int(key, "view", which) for key in own] for which in range(len(self.stream.views))
+        ]
         table = torch.tensor([self.counts, self.lengths, starts, draws, *views]).to(
             self.index.device, non_blocking=True
         )
@@ -134,9 +148,15 @@ class Pile:
             self._view(kind, key[:width, None], epoch[..., None], position, pixels)
             for kind, key in zip(self.stream.views, self.view_keys, strict=True)
         ]
-        return Sample(tuple(views), index) if self.label is None else Sample(tuple(views), index, self.label[in_row])
+        return (
+            Sample(tuple(views), index)
+            if self.label is None
+            else Sample(tuple(views), index, self.label[in_row])
+        )
 
-    def _view(self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor) -> Tensor:
+    def _view(
+        self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor
+    ) -> Tensor:
         # A plain view draws nothing: any integers do for its keys.
         keys = position if kind == "plain" else _tensor(fold(key, epoch, position))
         made = view(kind, pixels, keys.flatten(), self.setting.recipe, self.setting.dtype)

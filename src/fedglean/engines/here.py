@@ -32,7 +32,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class Exchange:
-    """An ask in progress: its round and number, and the key from which its clients' draws follow."""
+    """An ask in progress: its round and number, and the key from which its clients' draws
+    follow.
+    """
 
     ask: Ask
     round: int
@@ -44,7 +46,8 @@ class Exchange:
 class Served:
     """The outcome of a block of clients.
 
-    `states` are the new ones of clients whose upload was admitted, `guesses` pseudo-labels for the evaluator.
+    `states` are the new ones of clients whose upload was admitted, `guesses` pseudo-labels for the
+    evaluator.
     """
 
     sums: Partial = field(default_factory=Partial)
@@ -59,9 +62,11 @@ def straight(envelope: Envelope) -> Iterable[Envelope]:
 
 @dataclass(frozen=True)
 class Here:
-    """Serves exchanges in this process. `deliver` is the way to the hub: tests lose, double and poison uploads there.
+    """Serves exchanges in this process. `deliver` is the way to the hub: tests lose, double and
+    poison uploads there.
 
-    A placement that serves blocks elsewhere overrides `serve_all`, and what it must set up and clean up for a run.
+    A placement that serves blocks elsewhere overrides `serve_all`, and what it must set up and
+    clean up for a run.
     """
 
     federation: Federation
@@ -107,7 +112,9 @@ class Here:
 class Visit:
     """A block of clients in an exchange: their parties, and a gate of its own."""
 
-    def __init__(self, place: Here, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]) -> None:
+    def __init__(
+        self, place: Here, exchange: Exchange, block: Sequence[int], states: Mapping[int, Tree]
+    ) -> None:
         self.place, self.exchange, self.block = place, exchange, block
         self.served = Served(Partial(told=list(block)))
         own = {client: place.federation.declared[client] for client in block}
@@ -119,7 +126,9 @@ class Visit:
         me = self.place.federation.me(client, state, fold_int(own, "me"))
         message = Record({**ask.message, **ask.each.get(client, {})})
         observe = self.served.guesses.append if self.place.observe is not None else None
-        return Party(f"round {self.exchange.round}, client {client}", ask.client(me, message), own, observe)
+        return Party(
+            f"round {self.exchange.round}, client {client}", ask.client(me, message), own, observe
+        )
 
     def take(self, uploads: Sequence[Upload | None]) -> Served:
         """Let through the gate what the parties returned."""
@@ -136,7 +145,10 @@ class Visit:
         if isinstance(outcome, Refusal):
             self.served.sums.refused.append(outcome)
             return
-        total, keep_all = self.place.federation.declared[client].total, self.exchange.ask.collect == "all"
+        total, keep_all = (
+            self.place.federation.declared[client].total,
+            self.exchange.ask.collect == "all",
+        )
         self.served.sums.include(client, outcome, total, keep_all)
         if outcome.upload.keep is not None:
             self.served.states[client] = outcome.upload.keep
@@ -149,7 +161,9 @@ class Ledger:
         self.place, self.exchange, self.kept, self.sums = place, exchange, kept, Partial()
 
     def take(self, served: Served) -> None:
-        """Note what a block came to. A client's new state counts from here on: its upload was admitted."""
+        """Note what a block came to. A client's new state counts from here on: its upload was
+        admitted.
+        """
         self.sums += served.sums
         for client, state in served.states.items():
             self.kept.put(client, state)
@@ -161,13 +175,16 @@ class Ledger:
         ask, told = self.exchange.ask, self.sums.told
         self._check_quorum(len(ask.asked))
         each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in told)
-        return Reply(self.sums, _templates(ask)), len(told) * tree.size_in_bytes(dict(ask.message)) + each
+        return Reply(self.sums, _templates(ask)), len(told) * tree.size_in_bytes(
+            dict(ask.message)
+        ) + each
 
     def _check_quorum(self, asked: int) -> None:
         usable = len(self.sums.answered) + len(self.sums.abstained)
         if usable < needed(self.place.quorum, asked):
             raise RoundError(
-                f"round {self.exchange.round}: only {usable} of {asked} clients sent something usable, "
+                f"round {self.exchange.round}: only {usable} of {asked} clients sent something "
+                "usable, "
                 f"but the quorum is {100 * self.place.quorum:.0f} % ({self._reasons()})"
             )
 
@@ -175,12 +192,19 @@ class Ledger:
         """The first three, and what is most likely where many models moved too far."""
         reasons = sorted({refusal.reason for refusal in self.sums.refused}) or ["no answer"]
         told = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
-        diverged = sum("moved by" in reason or "not finite" in reason for reason in reasons) > len(reasons) / 2
-        return "; ".join(told) + ("; training may have diverged: try a smaller learning rate" if diverged else "")
+        diverged = (
+            sum("moved by" in reason or "not finite" in reason for reason in reasons)
+            > len(reasons) / 2
+        )
+        return "; ".join(told) + (
+            "; training may have diverged: try a smaller learning rate" if diverged else ""
+        )
 
 
 def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tuple[Reply, int]]:
-    """Exchanges of several runs on one executor: the first blocks of all are one block to it, and so on."""
+    """Exchanges of several runs on one executor: the first blocks of all are one block to it, and
+    so on.
+    """
     ledgers = [Ledger(*each) for each in asked]
     blocks = [place.blocks(exchange.ask) for place, exchange, _ in asked]
     for row in range(max(map(len, blocks))):
@@ -189,7 +213,11 @@ def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tupl
             for ledger, own in zip(ledgers, blocks, strict=True)
             if row < len(own)
         }
-        uploads = iter(asked[0][0].executor.run([party for visit in visits.values() for party in visit.parties]))
+        uploads = iter(
+            asked[0][0].executor.run(
+                [party for visit in visits.values() for party in visit.parties]
+            )
+        )
         for ledger, visit in visits.items():
             ledger.take(visit.take([next(uploads) for _ in visit.parties]))
     return [ledger.reply() for ledger in ledgers]
@@ -197,6 +225,8 @@ def exchange_together(asked: Sequence[tuple[Here, Exchange, Kept]]) -> list[tupl
 
 def _templates(ask: Ask) -> dict[str, Tree]:
     """What a sum has the shape of, by name: what was sent, or is expected."""
-    parts = {name: part for own in ask.each.values() for name, part in own.items()} | dict(ask.message)
+    parts = {name: part for own in ask.each.values() for name, part in own.items()} | dict(
+        ask.message
+    )
     sent = {name: tree.trainable(part) for name, part in parts.items() if tree.named(part)}
     return sent | {name: expect.tree for name, expect in ask.expect.items()}

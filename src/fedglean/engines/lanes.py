@@ -1,8 +1,10 @@
-"""Trainings of one signature as one: parameters stacked along an axis of lanes, the step lifted over it.
+"""Trainings of one signature as one: parameters stacked along an axis of lanes, the step lifted
+over it.
 
-Clients take different numbers of steps. The longest come first; a lane that is done is held still by `where`, and the
-stack is cut to half its width once half of the lanes are done. On a GPU the lifted step is captured and replayed
-(`graph`); there the stack is also filled up to a width that was captured before.
+Clients take different numbers of steps. The longest come first; a lane that is done is held still
+by `where`, and the stack is cut to half its width once half of the lanes are done. On a GPU the
+lifted step is captured and replayed (`graph`); there the stack is also filled up to a width that
+was captured before.
 """
 
 import gc
@@ -68,7 +70,8 @@ class Trainer:
     def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
         """Idle lanes are added up to a width that is known: a new one would have to be captured.
 
-        To compile one takes a minute, so there the first width is that of a round in which every party trains.
+        To compile one takes a minute, so there the first width is that of a round in which every
+        party trains.
         """
         least = max(len(lanes), self.parties) if self.setting.compile else len(lanes)
         known = self.widths.setdefault(signature, set())
@@ -77,10 +80,14 @@ class Trainer:
         idle = Lane(lanes[0].train, lanes[0].key, idle=True)
         return [*lanes, *[idle] * (width - len(lanes))]
 
-    def _replay(self, stack: "Stacked", width: int, steps: range, stride: int, signature: Any) -> None:
+    def _replay(
+        self, stack: "Stacked", width: int, steps: range, stride: int, signature: Any
+    ) -> None:
         key = (signature, width, stack.shared)
         if key not in self.programs:
-            self.programs[key] = self._captured(stack, width, _room(stack.batches(width, steps[:stride]), stride))
+            self.programs[key] = self._captured(
+                stack, width, _room(stack.batches(width, steps[:stride]), stride)
+            )
         program = self.programs[key]
         if program is None:
             stack.play(width, steps, stride, self._step(stack, width, signature))
@@ -92,18 +99,31 @@ class Trainer:
         stack.take(width, program.models, program.memory, program.totals)
 
     def _captured(self, stack: "Stacked", width: int, room: Batch) -> Program | None:
-        """The step as a program; where that is not possible a plainer one, or none, and a warning that says why."""
+        """The step as a program; where that is not possible a plainer one, or none, and a warning
+        that says why.
+        """
         for compiled in (True, False) if self.setting.compile else (False,):
             half = compiled and self.setting.half
             try:
                 with in_groups() if compiled and width > 1 else nullcontext():
-                    return Program(stack.step, *stack.start(width), room, width, compiled=compiled, half=half)
+                    return Program(
+                        stack.step, *stack.start(width), room, width, compiled=compiled, half=half
+                    )
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                what = "compiled; it runs uncompiled, in full precision" if compiled else "captured; it runs unrecorded"
-                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-                warnings.warn(f"a training step could not be {what} ({reason})", RuntimeWarning, stacklevel=2)
+                what = (
+                    "compiled; it runs uncompiled, in full precision"
+                    if compiled
+                    else "captured; it runs unrecorded"
+                )
+                reason = (
+                    f"{type(error).__name__}: "
+                    f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+                )
+                warnings.warn(
+                    f"a training step could not be {what} ({reason})", RuntimeWarning, stacklevel=2
+                )
         return None
 
 
@@ -140,30 +160,42 @@ class Stacked:
         totals: list[Tensor] = []
         for begin in range(steps.start, steps.stop, stride):
             some = range(begin, min(begin + stride, steps.stop))
-            batches = zip(*[leaf.unbind(0) for leaf in pytree.tree_leaves(self.batches(width, some))], strict=True)
+            batches = zip(
+                *[leaf.unbind(0) for leaf in pytree.tree_leaves(self.batches(width, some))],
+                strict=True,
+            )
             for number, batch in zip(some, batches, strict=True):
                 new = self._held(step(state, batch, frozen), state, number, width)
                 state, metrics = new[: len(state)], new[len(state) :]
-                totals = totals or [value.new_zeros(width, dtype=torch.float64) for value in metrics]
+                totals = totals or [
+                    value.new_zeros(width, dtype=torch.float64) for value in metrics
+                ]
                 for total, value in zip(totals, metrics, strict=True):
                     total.add_(value)
         models, memory = pytree.tree_unflatten(state, structure)
         self.take(width, models, memory, dict(zip(step.names, totals, strict=True)))
 
-    def _held(self, new: Sequence[Tensor], old: Sequence[Tensor], number: int, width: int) -> Sequence[Tensor]:
+    def _held(
+        self, new: Sequence[Tensor], old: Sequence[Tensor], number: int, width: int
+    ) -> Sequence[Tensor]:
         """What a step made of the state, and its metrics; nothing of lanes that have finished."""
         moving = [number < length for length in self.lengths[:width]]
         if all(moving):
             return new
         on = torch.tensor(moving, device=self.lanes[0].device)
         still = [*old, *(torch.zeros_like(value) for value in new[len(old) :])]
-        return [torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b) for a, b in zip(new, still, strict=True)]
+        return [
+            torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b)
+            for a, b in zip(new, still, strict=True)
+        ]
 
     def take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
         """Go on from here; metrics are added up."""
         self.models, self.memory = models, memory
         for name, value in metrics.items():
-            total = self.totals.setdefault(name, value.new_zeros(len(self.lanes), dtype=torch.float64))
+            total = self.totals.setdefault(
+                name, value.new_zeros(len(self.lanes), dtype=torch.float64)
+            )
             total[:width] += value
 
     def narrow(self, width: int) -> None:
@@ -176,7 +208,9 @@ class Stacked:
                 own = [torch.empty_like(part) for part in lane]
                 torch._foreach_copy_(own, lane)  # one kernel for all
                 self.done[place] = pytree.tree_unflatten(own, structure)
-            self.models, self.memory = pytree.tree_unflatten([leaf[:width] for leaf in leaves], structure)
+            self.models, self.memory = pytree.tree_unflatten(
+                [leaf[:width] for leaf in leaves], structure
+            )
 
     def results(self) -> list[Trained]:
         self.narrow(0)
@@ -185,14 +219,17 @@ class Stacked:
             {name: total[place] / length for name, total in totals.items() if length}
             for place, length in enumerate(self.lengths)
         ]
-        return [Trained(*self.done[place], length, means[place]) for place, length in enumerate(self.lengths)]
+        return [
+            Trained(*self.done[place], length, means[place])
+            for place, length in enumerate(self.lengths)
+        ]
 
 
 def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, range]]:
     """(width, steps): lengths fall, and the width halves once half of it has finished.
 
-    Lengths 9, 9, 2, 1 are played as (4, steps 0 and 1) and (2, steps 2 to 8). A width that would not last for `least`
-    steps is left out, and the wider one before it goes on in its place.
+    Lengths 9, 9, 2, 1 are played as (4, steps 0 and 1) and (2, steps 2 to 8). A width that would
+    not last for `least` steps is left out, and the wider one before it goes on in its place.
     """
     width = playing = len(lengths)
     begin = now = 0  # `playing` lanes play since step `begin`; from `now` on `width` lanes would do
@@ -210,7 +247,9 @@ def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, rang
 
 def _room(chunk: Batch, steps: int) -> Batch:
     """The chunk with room for so many steps."""
-    room: Batch = tree.map(lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), chunk)
+    room: Batch = tree.map(
+        lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), chunk
+    )
     return room
 
 
@@ -221,12 +260,15 @@ def _stacked(trees: Sequence[Tree]) -> Tree:
 def _shared_or_stacked(
     trees: Sequence[Tree], device: torch.device
 ) -> tuple[Callable[[int], Tree], tuple[bool, ...], Tree]:
-    """The trees as one, for any width; which leaves all of them share; and the lanes' axis of each leaf."""
+    """The trees as one, for any width; which leaves all of them share; and the lanes' axis of each
+    leaf.
+    """
     columns = list(zip(*(pytree.tree_leaves(part) for part in trees), strict=True))
     shape = pytree.tree_structure(trees[0])
     same = tuple(all(leaf is column[0] for leaf in column) for column in columns)
     leaves = [
-        (column[0] if shared else torch.stack(column)).to(device) for column, shared in zip(columns, same, strict=True)
+        (column[0] if shared else torch.stack(column)).to(device)
+        for column, shared in zip(columns, same, strict=True)
     ]
     axes = pytree.tree_unflatten([None if shared else 0 for shared in same], shape)
 

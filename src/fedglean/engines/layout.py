@@ -1,7 +1,8 @@
 """Convolutions in the layout that cuDNN computes in.
 
-cuDNN computes in channels_last. Inductor lays a forward convolution's inputs out so, but a backward one's as they came
-out of `vmap`, and cuDNN then turns each of them there and its results back: a fifth of a WRN-28-2's step.
+cuDNN computes in channels_last. Inductor lays a forward convolution's inputs out so, but a backward
+one's as they came out of `vmap`, and cuDNN then turns each of them there and its results back: a
+fifth of a WRN-28-2's step.
 """
 
 from typing import Any
@@ -12,7 +13,8 @@ from torch.fx import Graph, Node
 
 aten, prims = torch.ops.aten, torch.ops.prims
 TENSORS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
-#: A forward and a backward convolution reach the same tensor through nodes of their own of these kinds.
+#: A forward and a backward convolution reach the same tensor through nodes of their own of these
+#: kinds.
 PATHS = (
     aten.view.default,
     aten._unsafe_view.default,
@@ -24,7 +26,9 @@ PATHS = (
 
 
 class ChannelsLast(CustomGraphPass):
-    """Every tensor that a convolution reads is laid out in channels_last, once for all that read it."""
+    """Every tensor that a convolution reads is laid out in channels_last, once for all that read
+    it.
+    """
 
     def __call__(self, graph: Graph) -> None:
         laid_out: dict[Any, Node] = {}
@@ -39,7 +43,9 @@ class ChannelsLast(CustomGraphPass):
                         laid_out[origin] = graph.call_function(
                             aten.clone.default, (read,), {"memory_format": torch.channels_last}
                         )
-                    laid_out[origin].meta["val"] = read.meta["val"].clone(memory_format=torch.channels_last)
+                    laid_out[origin].meta["val"] = read.meta["val"].clone(
+                        memory_format=torch.channels_last
+                    )
                 node.update_arg(place, laid_out[origin])
 
     def uuid(self) -> Any:

@@ -1,4 +1,6 @@
-"""The executor `loop`: one client after the other. The reference that every other executor must equal."""
+"""The executor `loop`: one client after the other. The reference that every other executor must
+equal.
+"""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +26,8 @@ Observer = Callable[[Predictions], None]
 #: How torch says, at length and to its own developers, that a step cannot be lifted.
 NOT_LIFTED = ("vmap: ", "tracing tensor")
 LIFTED = (
-    "a loss or step is lifted to all clients at once, so it cannot have an `if` on a tensor, .item(), F.one_hot, a "
+    "a loss or step is lifted to all clients at once, so it cannot have an `if` on a tensor, "
+    ".item(), F.one_hot, a "
     "boolean mask as an index or torch.rand; docs/tutorial-method.md says what to write instead"
 )
 
@@ -55,11 +58,15 @@ class Conversation:
         """Hand over the answer to its request, and run it to the next one."""
         with self.blamed("after " if self.request is not None else ""):
             if not isinstance(self.party.talk, Generator):
-                raise TypeError("a party's function must be a generator, but there is no `yield` in it")
+                raise TypeError(
+                    "a party's function must be a generator, but there is no `yield` in it"
+                )
             try:
                 self.request = self.party.talk.send(reply)
                 self.number += 1
-            except StopIteration as stop:  # of the party alone: one that escapes an answer is a bug like any other
+            except (
+                StopIteration
+            ) as stop:  # of the party alone: one that escapes an answer is a bug like any other
                 self.done, self.result = True, stop.value
 
     @contextmanager
@@ -79,8 +86,12 @@ class Conversation:
             raise PartyError(f"{who}, {where}: {told}") from error
 
 
-def side_by_side(parties: Sequence[Party], answer: Callable[[Sequence[Conversation]], Sequence[Any]]) -> list[Any]:
-    """Run parties to their ends and return what they returned; `answer` serves all that wait at once."""
+def side_by_side(
+    parties: Sequence[Party], answer: Callable[[Sequence[Conversation]], Sequence[Any]]
+) -> list[Any]:
+    """Run parties to their ends and return what they returned; `answer` serves all that wait at
+    once.
+    """
     talks = [Conversation(party) for party in parties]
     for talk in talks:
         talk.go_on(None)
@@ -102,7 +113,10 @@ class Call:
         """Its requests one by one."""
         if not isinstance(self.request, list):
             return [self]
-        return [Call(part, fold_int(self.key, "part", place), self.observe) for place, part in enumerate(self.request)]
+        return [
+            Call(part, fold_int(self.key, "part", place), self.observe)
+            for place, part in enumerate(self.request)
+        ]
 
     def predicted(self, output: Tensor) -> Any:
         """The answer to a `Predict`; pseudo-labels are observed."""
@@ -115,7 +129,9 @@ class Call:
 
 
 class Loop:
-    """Serves requests one by one. `widest` is how many trainings at once fit into memory, if not all did."""
+    """Serves requests one by one. `widest` is how many trainings at once fit into memory, if not
+    all did.
+    """
 
     widest: int | None = None
 
@@ -125,16 +141,23 @@ class Loop:
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         """What each party of a block returned."""
-        return [result for party in parties for result in side_by_side([party], self._answer_parties)]
+        return [
+            result for party in parties for result in side_by_side([party], self._answer_parties)
+        ]
 
     def _answer_parties(self, waiting: Sequence[Conversation]) -> list[Any]:
-        calls = [Call(talk.request, fold_int(talk.party.key, talk.number), talk.party.observe) for talk in waiting]
+        calls = [
+            Call(talk.request, fold_int(talk.party.key, talk.number), talk.party.observe)
+            for talk in waiting
+        ]
         with waiting[0].blamed(others=len(waiting) - 1):
             return self.answer(calls)
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """The answers to many calls, in order; to a list of requests, a list."""
-        return listed_or_alone(calls, [[self._answer_one(part) for part in call.parts()] for call in calls])
+        return listed_or_alone(
+            calls, [[self._answer_one(part) for part in call.parts()] for call in calls]
+        )
 
     def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
         """The answer to one request, or the list of answers to a list."""
@@ -150,11 +173,15 @@ class Loop:
             if isinstance(request, Predict):
                 return self._predict(request, call)
         raise TypeError(
-            f"a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded {kind_of(request)}"
+            "a party yields Train, Predict, Statistics or (the hub) Ask; this one yielded "
+            f"{kind_of(request)}"
         )
 
     def _train(self, request: Train, key: int) -> Trained:
-        models, memory = _laid_out(tree.trainable(request.models), channels_last), request.start_memory()
+        models, memory = (
+            _laid_out(tree.trainable(request.models), channels_last),
+            request.start_memory(),
+        )
         leaves, structure = pytree.tree_flatten((models, memory))
         state: Sequence[Tensor] = leaves
         frozen = pytree.tree_leaves(dict(request.frozen))
@@ -165,8 +192,13 @@ class Loop:
                 self.steps[signature] = Step(request.stepper(), *example, self.setting.often)
             step = self.steps[signature]
             new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
-            state, metrics = new[: len(state)], dict(zip(step.names, new[len(state) :], strict=True))
-            totals = {name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()}
+            state, metrics = (
+                new[: len(state)],
+                dict(zip(step.names, new[len(state) :], strict=True)),
+            )
+            totals = {
+                name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()
+            }
         means = {name: float(total) / request.length for name, total in totals.items()}
         models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
         return Trained(models, memory, request.length, means)
@@ -182,7 +214,9 @@ class Loop:
 
     def _nothing(self, request: Predict) -> Tensor:
         columns = (request.models.architecture.classes,) if request.apply is probabilities else ()
-        return torch.zeros(0, *columns, dtype=self.setting.dtype, device=request.images.index.device)
+        return torch.zeros(
+            0, *columns, dtype=self.setting.dtype, device=request.images.index.device
+        )
 
     def _statistics(self, request: Statistics) -> dict[str, Tensor]:
         sums = request.model.empty_sums()
@@ -197,12 +231,19 @@ class Loop:
 
 def listed_or_alone(calls: Sequence[Call], answers: Sequence[list[Any]]) -> list[Any]:
     """The answers to the parts of each call, as it asked: a list to a list, else the only one."""
-    return [some if isinstance(call.request, list) else some[0] for call, some in zip(calls, answers, strict=True)]
+    return [
+        some if isinstance(call.request, list) else some[0]
+        for call, some in zip(calls, answers, strict=True)
+    ]
 
 
 def _laid_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:
-    """Images and kernels in another order in memory. The order shows in last bits, so none is left behind."""
-    return tree.map(lambda leaf: order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf, part)
+    """Images and kernels in another order in memory. The order shows in last bits, so none is left
+    behind.
+    """
+    return tree.map(
+        lambda leaf: order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf, part
+    )
 
 
 def _usual(leaf: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The workers of the placement `workers` on CUDA: one process per GPU.
 
-CUDA does not survive a fork, so these processes start anew. The images are sent to each of them once, through shared
-memory, and stay on its GPU from then on; everything else is as with forked workers.
+CUDA does not survive a fork, so these processes start anew. The images are sent to each of them
+once, through shared memory, and stay on its GPU from then on; everything else is as with forked
+workers.
 """
 
 import multiprocessing
@@ -16,7 +17,9 @@ from fedglean.engines.servant import Servant, with_images, without_images
 
 
 class GpuPool(Pool):
-    """`first` is what a process must do before it can read what it is sent, and compute as its parent does."""
+    """`first` is what a process must do before it can read what it is sent, and compute as its
+    parent does.
+    """
 
     def __init__(self, first: Callable[[], object]) -> None:
         super().__init__()
@@ -26,8 +29,14 @@ class GpuPool(Pool):
         gpus = torch.cuda.device_count()
         missing = range(len(self.workers), min(wanted or gpus or 1, most))
         if missing:
-            pixels, place = servant.place.federation.hub.store.cpu(), bytes(packed(without_images(servant.place)))
-            self.workers += [_spawned(self.first, number % gpus if gpus else None, pixels, place) for number in missing]
+            pixels, place = (
+                servant.place.federation.hub.store.cpu(),
+                bytes(packed(without_images(servant.place))),
+            )
+            self.workers += [
+                _spawned(self.first, number % gpus if gpus else None, pixels, place)
+                for number in missing
+            ]
         return self.workers
 
 
@@ -40,7 +49,9 @@ def _spawned(first: Callable[[], object], gpu: int | None, pixels: Tensor, place
     return Process(process, ours)
 
 
-def _begun(line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes) -> None:
+def _begun(
+    line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes
+) -> None:
     if gpu is not None:
         torch.cuda.set_device(gpu)
     first()

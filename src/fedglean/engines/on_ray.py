@@ -1,10 +1,12 @@
 """The workers of the placement `ray`: actors on the machines of a Ray cluster.
 
-Machines of a cluster need not share a disk, so the images travel, once: Ray's object store has one copy per machine,
-which its actors read without a copy of their own. The message of an exchange goes the same way. From then on an actor
-gets client numbers with what those clients kept and returns one partial sum, as a forked worker does.
+Machines of a cluster need not share a disk, so the images travel, once: Ray's object store has one
+copy per machine, which its actors read without a copy of their own. The message of an exchange goes
+the same way. From then on an actor gets client numbers with what those clients kept and returns one
+partial sum, as a forked worker does.
 
-Everything travels pickled, as on Ray anyway: anyone who can reach a cluster and has its token can run code there.
+Everything travels pickled, as on Ray anyway: anyone who can reach a cluster and has its token can
+run code there.
 """
 
 import io
@@ -38,7 +40,9 @@ PATIENCE = 300.0
 
 
 class _Portable(CloudPickler):  # type: ignore[misc]
-    """Pickles what is to be unpickled on another machine, methods of a script or a notebook included."""
+    """Pickles what is to be unpickled on another machine, methods of a script or a notebook
+    included.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         return as_bytes(value) if isinstance(value, Tensor) else super().reducer_override(value)
@@ -46,7 +50,9 @@ class _Portable(CloudPickler):  # type: ignore[misc]
 
 def packed(value: Any) -> bytes:
     for name, module in sys.modules.copy().items():
-        if name.startswith("fedglean_use_"):  # a user's own file, which the other machine does not have
+        if name.startswith(
+            "fedglean_use_"
+        ):  # a user's own file, which the other machine does not have
             register_pickle_by_value(module)
     content = io.BytesIO()
     _Portable(content).dump(value)
@@ -56,11 +62,15 @@ def packed(value: Any) -> bytes:
 class Actor:
     """A servant on some machine. `first` is done before anything else."""
 
-    def __init__(self, pixels: "np.ndarray[Any, Any]", place: bytes, first: Callable[[], object]) -> None:
+    def __init__(
+        self, pixels: "np.ndarray[Any, Any]", place: bytes, first: Callable[[], object]
+    ) -> None:
         first()
         settle(torch.device("cpu"), threads=1, deterministic=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the images can only be read, which is all that is ever done to them
+            warnings.simplefilter(
+                "ignore"
+            )  # the images can only be read, which is all that is ever done to them
             store = torch.from_numpy(pixels)
         self.servant = Servant(with_images(unpacked(place), store))
 
@@ -89,13 +99,16 @@ class Remote:
         except RayActorError as error:
             raise Gone(f"a Ray worker ({self.name}) died") from error
         except RayTaskError as error:
-            raise PartyError(f"a Ray worker ({self.name}) cannot read what it was sent: {error.cause}") from error
+            raise PartyError(
+                f"a Ray worker ({self.name}) cannot read what it was sent: {error.cause}"
+            ) from error
         self.sent.clear()
         return unpacked(answer)
 
 
 class RayCrew:
-    """The actors of one run, if they have been started. Ray is shut down with them if it was started for them.
+    """The actors of one run, if they have been started. Ray is shut down with them if it was
+    started for them.
 
     `first` is what an actor must have done before it can read what it is sent.
     """
@@ -121,7 +134,9 @@ class RayCrew:
         return ray.put(packed(value))
 
     def answered(self, busy: Sequence[Remote]) -> list[Remote]:
-        ready, _ = ray.wait([worker.sent[-1] for worker in busy])  # an actor's that died is ready too
+        ready, _ = ray.wait(
+            [worker.sent[-1] for worker in busy]
+        )  # an actor's that died is ready too
         return [worker for worker in busy if worker.sent[-1] in ready]
 
     def stop(self) -> None:
@@ -138,20 +153,35 @@ class RayCrew:
             connect(wanted)
         there = int(ray.cluster_resources().get("CPU", 0))
         if wanted > there:
-            raise ConfigError(f"engine.workers is {wanted}, but the Ray cluster has {there} CPUs; 0 uses all of them")
-        pixels, rest = ray.put(place.federation.hub.store.numpy()), ray.put(packed(without_images(place)))
+            raise ConfigError(
+                f"engine.workers is {wanted}, but the Ray cluster has {there} CPUs; 0 uses all of "
+                "them"
+            )
+        pixels, rest = (
+            ray.put(place.federation.hub.store.numpy()),
+            ray.put(packed(without_images(place))),
+        )
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Actor)
-        self.workers = [Remote(kind.remote(pixels, rest, self.first)) for _ in range(min(wanted or there, most))]
+        self.workers = [
+            Remote(kind.remote(pixels, rest, self.first)) for _ in range(min(wanted or there, most))
+        ]
         with _told():
-            heard = ray.get([worker.actor.about.remote() for worker in self.workers], timeout=PATIENCE)
+            heard = ray.get(
+                [worker.actor.about.remote() for worker in self.workers], timeout=PATIENCE
+            )
         for worker, (name, versions) in zip(self.workers, heard, strict=True):
             worker.name = name
             if versions != _versions():
-                raise ConfigError(f"Ray's {name} has {versions}, but this machine has {_versions()}; install the same")
+                raise ConfigError(
+                    f"Ray's {name} has {versions}, but this machine has {_versions()}; install the "
+                    "same"
+                )
 
 
 def connect(wanted: int) -> None:
-    """Connect to the cluster that $RAY_ADDRESS names; if it is not set, start one on this machine."""
+    """Connect to the cluster that $RAY_ADDRESS names; if it is not set, start one on this
+    machine.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address := os.environ.get("RAY_ADDRESS"):
@@ -167,12 +197,16 @@ def connect(wanted: int) -> None:
         return
     own = os.umask(0o077)  # Ray writes its token into the home folder for all to read
     try:
-        context = ray.init(address="local", num_cpus=max(wanted, cores()), include_dashboard=False, **quiet)
+        context = ray.init(
+            address="local", num_cpus=max(wanted, cores()), include_dashboard=False, **quiet
+        )
     finally:
         os.umask(own)
     print(
-        f"Ray {ray.__version__} was started here for this run and ends with it. Its processes listen on all network "
-        f"interfaces of this machine ({context.address_info['gcs_address']} and other ports), guarded by Ray's token.",
+        f"Ray {ray.__version__} was started here for this run and ends with it. Its processes "
+        "listen on all network "
+        f"interfaces of this machine ({context.address_info['gcs_address']} and other ports), "
+        "guarded by Ray's token.",
         file=sys.stderr,
     )
 
@@ -191,11 +225,14 @@ def _told() -> Iterator[None]:
         yield
     except GetTimeoutError as error:
         raise RoundError(
-            f"not all Ray workers started within {PATIENCE:g} s; are that many CPUs of the cluster free?"
+            f"not all Ray workers started within {PATIENCE:g} s; are that many CPUs of the cluster "
+            "free?"
         ) from error
     except (RayActorError, RayTaskError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        raise RoundError(f"a Ray worker did not start: {lines[-1].strip()}; is fedglean installed there?") from error
+        raise RoundError(
+            f"a Ray worker did not start: {lines[-1].strip()}; is fedglean installed there?"
+        ) from error
 
 
 def _versions() -> dict[str, str]:

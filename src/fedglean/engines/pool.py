@@ -1,4 +1,6 @@
-"""Workers that serve blocks: what any kind of them must do, and forked processes at the end of a pipe."""
+"""Workers that serve blocks: what any kind of them must do, and forked processes at the end of a
+pipe.
+"""
 
 import multiprocessing
 import os
@@ -38,7 +40,9 @@ class Crew(Protocol):
     """The workers of one run, if they have been started."""
 
     def started(self, wanted: int, most: int, servant: Servant) -> Sequence[Worker]:
-        """As many as are wanted (0 means one per core), but at most `most`; each is a copy of the servant."""
+        """As many as are wanted (0 means one per core), but at most `most`; each is a copy of the
+        servant.
+        """
 
     def packed(self, value: Any) -> Any:
         """What a worker can be sent."""
@@ -58,20 +62,32 @@ def cores() -> int:
 
 
 class _Plain(ForkingPickler):
-    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with it."""
+    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with
+    it.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         return as_bytes(value) if isinstance(value, Tensor) else NotImplemented
 
 
 def as_bytes(value: Tensor) -> Any:
-    """How a tensor is pickled. Torch would send each one as a shared file, and a long run would run out of files."""
-    # What has no more than one element is contiguous with any stride, but a view as bytes wants a stride of one.
+    """How a tensor is pickled. Torch would send each one as a shared file, and a long run would run
+    out of files.
+    """
+    # What has no more than one element is contiguous with any stride, but a view as bytes wants a
+    # stride of one.
     flat = value.detach().cpu().contiguous().as_strided((value.numel(),), (1,))
-    return _tensor, (flat.view(torch.uint8).numpy(), value.dtype, tuple(value.shape), value.device.type)
+    return _tensor, (
+        flat.view(torch.uint8).numpy(),
+        value.dtype,
+        tuple(value.shape),
+        value.device.type,
+    )
 
 
-def _tensor(content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...], device: str) -> Tensor:
+def _tensor(
+    content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...], device: str
+) -> Tensor:
     """One of a GPU is put on the GPU of the process that reads it, whichever that is."""
     # Cloned into memory that torch aligned: how a product is summed up may depend on the alignment.
     return torch.from_numpy(content).view(dtype).reshape(shape).clone().to(device)
@@ -109,7 +125,9 @@ class Process:
         except (EOFError, OSError) as error:
             self.process.join(timeout=5)
             code = self.process.exitcode
-            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            how = (
+                f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            )
             raise Gone(f"a worker (process {self.process.pid}) died {how}") from error
 
 
@@ -133,7 +151,9 @@ class Pool:
         return packed(value)
 
     def answered(self, busy: Sequence[Process]) -> list[Process]:
-        ready = wait([worker.line for worker in busy])  # the line of a process that died is ready too
+        ready = wait(
+            [worker.line for worker in busy]
+        )  # the line of a process that died is ready too
         return [worker for worker in busy if worker.line in ready]
 
     def stop(self) -> None:
@@ -144,14 +164,18 @@ def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:
-        for line in (ours, *others):  # else a worker would keep its siblings from seeing that the parent is gone
+        for line in (
+            ours,
+            *others,
+        ):  # else a worker would keep its siblings from seeing that the parent is gone
             line.close()
         live(theirs, servant)
 
     process = multiprocessing.get_context("fork").Process(target=begin, daemon=True)
     with warnings.catch_warnings():
-        # Python 3.12 warns of locks that another thread, such as a progress bar's, may hold for ever in the child.
-        # A worker takes none of them: it prints nothing, computes with one thread and leaves by os._exit.
+        # Python 3.12 warns of locks that another thread, such as a progress bar's, may hold for
+        # ever in the child. A worker takes none of them: it prints nothing, computes with one
+        # thread and leaves by os._exit.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         process.start()
     theirs.close()
@@ -159,8 +183,12 @@ def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
 
 
 def live(line: Connection, servant: Servant) -> NoReturn:
-    """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the workers
+    """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the
+    parent's.
+    """
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the parent ends the workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     torch.set_num_threads(1)
@@ -177,7 +205,9 @@ def live(line: Connection, servant: Servant) -> NoReturn:
 
 
 def _end(workers: list[Process], owner: int) -> None:
-    """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends nobody."""
+    """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends
+    nobody.
+    """
     if os.getpid() != owner:
         return
     for worker in workers:

@@ -1,4 +1,6 @@
-"""The far end of a placement that serves blocks elsewhere: what it is sent, and what it sends back."""
+"""The far end of a placement that serves blocks elsewhere: what it is sent, and what it sends
+back.
+"""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class Job:
-    """A block to serve: its place in the exchange, and what only its clients are told or have kept."""
+    """A block to serve: its place in the exchange, and what only its clients are told or have
+    kept.
+    """
 
     place: int
     block: Sequence[int]
@@ -37,7 +41,9 @@ Outcome = tuple[int, Served | Exception]
 
 
 class Servant:
-    """Hears of an exchange, then of jobs, and makes of each what `here` would have made of the block."""
+    """Hears of an exchange, then of jobs, and makes of each what `here` would have made of the
+    block.
+    """
 
     def __init__(self, place: Here) -> None:
         self.place = place
@@ -53,7 +59,9 @@ class Servant:
         try:
             ask = replace(exchange.ask, each=job.each)
             served = self.place.serve(replace(exchange, ask=ask), job.block, job.states)
-            return job.place, replace(served, guesses=[_without_store(guess) for guess in served.guesses])
+            return job.place, replace(
+                served, guesses=[_without_store(guess) for guess in served.guesses]
+            )
         except Exception as error:
             return job.place, _portable(error, f"round {exchange.round}, {job.clients}")
 
@@ -66,13 +74,19 @@ def _portable(error: Exception, where: str) -> Exception:
     """The error as it can be sent; a bug takes its traceback along."""
     if isinstance(error, FedgleanError):
         return error
-    told = error if isinstance(error, PartyError) else PartyError(f"{where}: {type(error).__name__}: {error}")
+    told = (
+        error
+        if isinstance(error, PartyError)
+        else PartyError(f"{where}: {type(error).__name__}: {error}")
+    )
     told.add_note("".join(traceback.format_exception(error)))
     return told
 
 
 def without_images(place: Here) -> Here:
-    """The placement as it travels beside the images: without the hub's labels and the evaluator, which knows all."""
+    """The placement as it travels beside the images: without the hub's labels and the evaluator,
+    which knows all.
+    """
     old, executor = place.federation, type(place.executor)(place.executor.setting)
     observe = None if place.observe is None else _unheard
     bare = _over(old.hub.store[:0], old)

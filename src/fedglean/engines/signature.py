@@ -22,7 +22,9 @@ def signature_of(request: Any) -> Any:
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
         return "train", what, shape, tuple(map(_kind, leaves)), streams
     if isinstance(request, Predict):
-        models, shape = pytree.tree_flatten(request.models, is_leaf=lambda node: isinstance(node, Model))
+        models, shape = pytree.tree_flatten(
+            request.models, is_leaf=lambda node: isinstance(node, Model)
+        )
         how = request.apply, request.view, request.threshold, request.batch
         return "predict", shape, tuple(map(id, models)), id(request.images.store), *how
     if isinstance(request, Statistics):
@@ -31,7 +33,9 @@ def signature_of(request: Any) -> Any:
 
 
 def known(function: Any) -> Any:
-    """A method's own function, whichever copy of the method it is bound to: workers unpickle one in every exchange."""
+    """A method's own function, whichever copy of the method it is bound to: workers unpickle one in
+    every exchange.
+    """
     own = inspect.ismethod(function) and isinstance(function.__self__, Hashable)
     return (function.__func__, function.__self__) if own else function
 
@@ -44,7 +48,9 @@ def _kind(leaf: Any) -> tuple[Any, ...]:
 
 
 def _drawing(stream: Stream) -> tuple[Any, ...]:
-    """What lanes must have in common to be drawn for together; how many images there are is each client's business."""
+    """What lanes must have in common to be drawn for together; how many images there are is each
+    client's business.
+    """
     store, label = stream.images.store, stream.images.label
     known = None if label is None else (label.shape[1:], label.dtype)
     return stream.views, stream.batch, stream.draw, id(store), known

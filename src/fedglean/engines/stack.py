@@ -1,9 +1,10 @@
 """The executor `stack`: a block of clients as one tensor program.
 
-The parties' generators run side by side. Whenever all of them wait, their requests are sorted into groups that agree in
-function, trees, shapes and streams; each group is served by single batched calls, with the clients along an extra axis
-that `torch.func.vmap` takes away from the method's step. Clients with fewer steps are held still, and left out once
-the group can be cut to half its width.
+The parties' generators run side by side. Whenever all of them wait, their requests are sorted into
+groups that agree in function, trees, shapes and streams; each group is served by single batched
+calls, with the clients along an extra axis that `torch.func.vmap` takes away from the method's
+step. Clients with fewer steps are held still, and left out once the group can be cut to half its
+width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +27,8 @@ from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
-#: Batches of statistics at once where the pass over them is compiled: for sizes that so many share, as clients may
-#: differ in the size of their last batch.
+#: Batches of statistics at once where the pass over them is compiled: for sizes that so many share,
+#: as clients may differ in the size of their last batch.
 ROWS = 16
 #: Images in one forward pass at most: a GPU is full with them, and more only take memory.
 FORWARD = 8192
@@ -56,7 +57,9 @@ class Stack(Loop):
             groups.setdefault(signature_of(call.request), []).append(place)
         answers: dict[int, Any] = {}
         for signature, places in groups.items():
-            answers |= zip(places, self._group([single[place] for place in places], signature), strict=True)
+            answers |= zip(
+                places, self._group([single[place] for place in places], signature), strict=True
+            )
         inorder = (answers[place] for place in range(len(single)))
         return listed_or_alone(calls, [[next(inorder) for _ in some] for some in parts])
 
@@ -75,8 +78,8 @@ class Stack(Loop):
     def _train_together(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """As many lanes at once as memory holds, the longest first.
 
-        Compiled, not more than there are parties: where each trains several models, one width serves every round, and
-        those with few steps do not stand idle beside the others.
+        Compiled, not more than there are parties: where each trains several models, one width
+        serves every round, and those with few steps do not stand idle beside the others.
         """
         parties = self._trainer.parties if self.setting.compile else 0
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
@@ -89,7 +92,9 @@ class Stack(Loop):
             except torch.OutOfMemoryError:
                 if len(some) == 1:
                     raise
-            if trained is None:  # only here, outside of `except`, have the error's frames let go of their tensors
+            if (
+                trained is None
+            ):  # only here, outside of `except`, have the error's frames let go of their tensors
                 self.widest = -(-len(some) // 2)
                 self._trainer.forget()
             else:
@@ -102,18 +107,27 @@ class Stack(Loop):
         counts = [len(call.request.images) for call in calls]
         positions = [torch.arange(count, device=request.images.index.device) for count in counts]
         keys = [
-            torch.as_tensor(fold(fold_int(call.key, "view"), own)) for call, own in zip(calls, positions, strict=True)
+            torch.as_tensor(fold(fold_int(call.key, "view"), own))
+            for call, own in zip(calls, positions, strict=True)
         ]
-        index, store = torch.cat([call.request.images.index for call in calls]), request.images.store
+        index, store = (
+            torch.cat([call.request.images.index for call in calls]),
+            request.images.store,
+        )
         size = min(FORWARD, self.setting.images_at_once)
         recipe, dtype = self.setting.recipe, self.setting.dtype
         parts = [
-            request.apply(request.models, channels_last(view(request.view, store[some], own, recipe, dtype)))
+            request.apply(
+                request.models, channels_last(view(request.view, store[some], own, recipe, dtype))
+            )
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
         ]
         output = torch.cat(parts) if parts else self._nothing(request)
         answers = zip(calls, torch.split(output, counts), strict=True)
-        return [call.predicted(own if len(own) else self._nothing(call.request)) for call, own in answers]
+        return [
+            call.predicted(own if len(own) else self._nothing(call.request))
+            for call, own in answers
+        ]
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
@@ -121,7 +135,10 @@ class Stack(Loop):
         empty, device = model.empty_sums(), store.device
         # A row a party: the sums of all names side by side, as one `index_add_` wants them.
         sums = torch.zeros(
-            len(requests), sum(zero.numel() for zero in empty.values()), dtype=torch.float64, device=device
+            len(requests),
+            sum(zero.numel() for zero in empty.values()),
+            dtype=torch.float64,
+            device=device,
         )
         for size, row, compiled in self._rows_of_equal_size(requests):
             index = torch.cat([part for _, part in row])
@@ -129,17 +146,22 @@ class Stack(Loop):
             record = self._compiled_record if compiled else _recorded
             found = record(model, made.reshape(len(row), size, *made.shape[1:]))
             places = torch.tensor([place for place, _ in row]).to(device, non_blocking=True)
-            sums.index_add_(0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1))
+            sums.index_add_(
+                0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1)
+            )
         columns = torch.split(sums, [zero.numel() for zero in empty.values()], dim=1)
         shaped = [
-            column.reshape(-1, *zero.shape).unbind() for column, zero in zip(columns, empty.values(), strict=True)
+            column.reshape(-1, *zero.shape).unbind()
+            for column, zero in zip(columns, empty.values(), strict=True)
         ]
         return [dict(zip(empty, own, strict=True)) for own in zip(*shaped, strict=True)]
 
     def _rows_of_equal_size(
         self, requests: Sequence[Statistics]
     ) -> Iterator[tuple[int, list[tuple[int, Tensor]], bool]]:
-        """(size, [(party, where in the store its images are)], compiled), as many batches at once as memory likes."""
+        """(size, [(party, where in the store its images are)], compiled), as many batches at once
+        as memory likes.
+        """
         by_size: dict[int, list[tuple[int, Tensor]]] = {}
         for place, request in enumerate(requests):
             for part in _cut(request.images.index, request.batch):
@@ -158,7 +180,9 @@ class Stack(Loop):
     def _compiled_record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
         # Filled up to one number of rows: another would have to be compiled.
         filled = torch.cat([rows, rows[:1].expand(ROWS - len(rows), *rows.shape[1:])])
-        return {name: part[: len(rows)] for name, part in self._compiled_pass(model, filled).items()}
+        return {
+            name: part[: len(rows)] for name, part in self._compiled_pass(model, filled).items()
+        }
 
 
 def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
@@ -175,7 +199,10 @@ def _on_cuda(request: Any) -> bool:
 def _one_by_one(models: Tree) -> bool:
     """Whether an image's prediction does not depend on its neighbours."""
     nodes = pytree.tree_leaves(models, is_leaf=lambda node: isinstance(node, Model))
-    return all(not isinstance(node, Model) or bool(node.statistics) or not node.needs_statistics for node in nodes)
+    return all(
+        not isinstance(node, Model) or bool(node.statistics) or not node.needs_statistics
+        for node in nodes
+    )
 
 
 def _cut(rows: Tensor, size: int) -> Sequence[Tensor]:

@@ -1,8 +1,9 @@
 """A lifted training step as a plain list of tensor operations.
 
-`vmap` and `grad` find out anew at every step what to do with every operation; for a small model that takes longer than
-the operations. What they find out does not change from step to step, so a step that was taken often enough is written
-down once (`make_fx`) and from then on only repeated: the same kernels on the same numbers, to the bit.
+`vmap` and `grad` find out anew at every step what to do with every operation; for a small model
+that takes longer than the operations. What they find out does not change from step to step, so a
+step that was taken often enough is written down once (`make_fx`) and from then on only repeated:
+the same kernels on the same numbers, to the bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +20,18 @@ from fedglean.tree import Tree
 class Step:
     """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
 
-    def __init__(self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree, often: int) -> None:
+    def __init__(
+        self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree, often: int
+    ) -> None:
         self.lifted, self.often, self.taken = lifted, often, 0
         self.structure = pytree.tree_structure((models, memory, batch, frozen))
         self.state = pytree.tree_structure((models, memory))
         self.names: tuple[str, ...] = ()
         self.run: Callable[..., Sequence[Tensor]] = self._lifted
 
-    def __call__(self, state: Sequence[Tensor], batch: Sequence[Tensor], frozen: Sequence[Tensor]) -> Sequence[Tensor]:
+    def __call__(
+        self, state: Sequence[Tensor], batch: Sequence[Tensor], frozen: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
         """The new state, followed by the metrics, which are `names`."""
         self.taken += 1
         if self.taken == self.often:
@@ -37,10 +42,13 @@ class Step:
         answer = self.lifted(*pytree.tree_unflatten(leaves, self.structure))
         try:
             models, memory, metrics = answer
-            state = self.state.flatten_up_to((models, memory))  # its names may have come in another order
+            state = self.state.flatten_up_to(
+                (models, memory)
+            )  # its names may have come in another order
         except ValueError as error:
             raise TypeError(
-                f"a step returns models, memory and metrics; models and memory must be built as it got them ({error})"
+                "a step returns models, memory and metrics; models and memory must be built as it "
+                f"got them ({error})"
             ) from error
         self.names = tuple(metrics)
         return [*state, *metrics.values()]
@@ -52,7 +60,8 @@ def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Cal
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    # Clones, for one tensor in two places, such as a model that is also what it was sent as, would be taken for one.
+    # Clones, for one tensor in two places, such as a model that is also what it was sent as, would
+    # be taken for one.
     clones = [leaf.clone() for leaf in leaves]
     # One mode for all tensors: torch would make one for each of them, which is most of the time.
     with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):

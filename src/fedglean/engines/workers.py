@@ -1,9 +1,10 @@
 """The placements `workers` and `ray`: the blocks of an exchange are served in other processes.
 
-Those of `workers` are forked from the prepared run, one per core of this machine, so that all of them see one copy of
-the data set; those of CUDA are in `on_gpus`, those of `ray` in `on_ray`. They get the exchange's message and, a block
-at a time, client numbers with what those clients kept; they return what `here` would have made of the block. Blocks go
-to whichever worker is free and are added up in their own order: the number of processes cannot change a bit.
+Those of `workers` are forked from the prepared run, one per core of this machine, so that all of
+them see one copy of the data set; those of CUDA are in `on_gpus`, those of `ray` in `on_ray`. They
+get the exchange's message and, a block at a time, client numbers with what those clients kept; they
+return what `here` would have made of the block. Blocks go to whichever worker is free and are added
+up in their own order: the number of processes cannot change a bit.
 """
 
 import multiprocessing
@@ -26,21 +27,31 @@ from fedglean.tree import Tree
 def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
     """Refuse settings that worker processes cannot serve."""
     if device.type != "cpu" and name == "ray":
-        raise ConfigError("placement 'ray' runs on CPU cores only; use placement 'workers' for one process per GPU")
+        raise ConfigError(
+            "placement 'ray' runs on CPU cores only; use placement 'workers' for one process per "
+            "GPU"
+        )
     if threads != 1:
         raise ConfigError(
-            f"placement '{name}' runs one thread per process, but engine.threads is {threads}; use --threads 1"
+            f"placement '{name}' runs one thread per process, but engine.threads is {threads}; use "
+            "--threads 1"
         )
-    if name == "workers" and device.type == "cpu" and "fork" not in multiprocessing.get_all_start_methods():
-        raise ConfigError("placement 'workers' forks processes, which this system cannot do; use placement 'here'")
+    if (
+        name == "workers"
+        and device.type == "cpu"
+        and "fork" not in multiprocessing.get_all_start_methods()
+    ):
+        raise ConfigError(
+            "placement 'workers' forks processes, which this system cannot do; use placement 'here'"
+        )
 
 
 @dataclass(frozen=True)
 class Workers(Here):
     """`here` in several processes; 0 means one per core, or one per GPU.
 
-    `deliver` is called in the process that served the client: one that remembers uploads remembers those of its own
-    process alone.
+    `deliver` is called in the process that served the client: one that remembers uploads remembers
+    those of its own process alone.
     """
 
     workers: int = 0
@@ -48,7 +59,9 @@ class Workers(Here):
     pool: Crew = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", self.crew())  # its own: another placement's workers hold other data
+        object.__setattr__(
+            self, "pool", self.crew()
+        )  # its own: another placement's workers hold other data
 
     def __enter__(self) -> Self:
         self._started()
@@ -60,7 +73,9 @@ class Workers(Here):
     def serve_all(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
     ) -> Iterator[Served]:
-        """What the blocks came to, in their order. Whatever goes wrong, no process is left with half a job."""
+        """What the blocks came to, in their order. Whatever goes wrong, no process is left with
+        half a job.
+        """
         try:
             desk = Desk(exchange, _jobs(exchange, blocks, states), self.pool, self._started())
             for place in range(len(blocks)):
@@ -76,14 +91,18 @@ class Workers(Here):
     def _with_store(self, served: Served) -> Served:
         """Guesses come without the images, which are here already."""
         store = self.federation.hub.store
-        guesses = [replace(guess, images=Images(store, guess.images.index)) for guess in served.guesses]
+        guesses = [
+            replace(guess, images=Images(store, guess.images.index)) for guess in served.guesses
+        ]
         return replace(served, guesses=guesses)
 
 
 class Desk:
     """The parent's side of one exchange: who serves which block, and what has come back."""
 
-    def __init__(self, exchange: Exchange, jobs: deque[Job], pool: Crew, workers: Sequence[Worker]) -> None:
+    def __init__(
+        self, exchange: Exchange, jobs: deque[Job], pool: Crew, workers: Sequence[Worker]
+    ) -> None:
         self.round, self.jobs, self.pool, self.free = exchange.round, jobs, pool, list(workers)
         self.busy: dict[Worker, Job] = {}
         self.back: dict[int, Served | Exception] = {}
@@ -129,9 +148,16 @@ class Desk:
             ) from gone
 
 
-def _jobs(exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]) -> deque[Job]:
+def _jobs(
+    exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
+) -> deque[Job]:
     each = exchange.ask.each
     return deque(
-        Job(place, block, {c: each[c] for c in block if c in each}, {c: states[c] for c in block if c in states})
+        Job(
+            place,
+            block,
+            {c: each[c] for c in block if c in each},
+            {c: states[c] for c in block if c in states},
+        )
         for place, block in enumerate(blocks)
     )

@@ -45,15 +45,24 @@ class Entry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Fed-SHVR and its floor and ceiling meet on one split, as SemiFL and its own do on the hub's twenty labels.
+# Fed-SHVR and its floor and ceiling meet on one split, as SemiFL and its own do on the hub's twenty
+# labels.
 _TWO_DIGITS_EACH: dict[str, Any] = {
     "rounds": 25,
     "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
     "model": {"name": "mlp"},
 }
 _PLAIN_AVERAGE = {"active": 1.0, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"}
-# Digits are so few that a client takes ten steps where the paper's take hundreds: proximity must pull harder to matter.
-_FEW_STEPS = {"active": 0.2, "epochs": 5, "batch": 16, "rate": 0.03, "residual_steps": 5, "proximity_weight": 0.1}
+# Digits are so few that a client takes ten steps where the paper's take hundreds: proximity must
+# pull harder to matter.
+_FEW_STEPS = {
+    "active": 0.2,
+    "epochs": 5,
+    "batch": 16,
+    "rate": 0.03,
+    "residual_steps": 5,
+    "proximity_weight": 0.1,
+}
 
 _PSEUDO = {"soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
 _PARALLEL = {"combine": "parallel", "labels_from": "batch", "mixup": False}
@@ -69,10 +78,19 @@ _UNLIKE: dict[str, Any] = {
     "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
 }
 _SOME_COME = {**_PLAIN_AVERAGE, "active": 0.4}
-_SEMIFL_ROW = {"weigh_by": "nothing", "global_momentum": 0.5, "annealed": True, "decay": 5e-4, "clip": 1.0,
-               "momentum": 0.9, "nesterov": True, "keep_momentum": True}  # fmt: skip
+_SEMIFL_ROW = {
+    "weigh_by": "nothing",
+    "global_momentum": 0.5,
+    "annealed": True,
+    "decay": 5e-4,
+    "clip": 1.0,
+    "momentum": 0.9,
+    "nesterov": True,
+    "keep_momentum": True,
+}
 
-# As published, FedMatch's unlabelled terms are too weak to be seen within so few rounds, and RSCFed's teacher too.
+# As published, FedMatch's unlabelled terms are too weak to be seen within so few rounds, and
+# RSCFed's teacher too.
 _MORE_MATCHING = {
     **{"epochs": 5, "unlabelled_batch": 20, "rate": 0.01},
     **{"agreement_weight": 1.0, "consistency_weight": 1.0, "closeness_weight": 0.1},
@@ -84,18 +102,26 @@ _MATCHING_AT_HUB = {
 _SMALL_SCALES = {"labelled_scale": 10.0, "unlabelled_scale": 10.0}
 
 # One site that has everything: 20 labels among the digits.
-_ONE_SITE: dict[str, Any] = {"rounds": 40, "split": {"partition": "iid", "labels": "each:20", "clients": 1}}
+_ONE_SITE: dict[str, Any] = {
+    "rounds": 40,
+    "split": {"partition": "iid", "labels": "each:20", "clients": 1},
+}
 _SHORT_RUN = {"steps": 20, "batch": 20, "average": 0.95}
 
 
 def _one_site(method: type[Method], summary: str, **settings: Any) -> Entry:
-    return Entry(method, f"one site, no federation; {summary}", {**_ONE_SITE, "settings": {**_SHORT_RUN, **settings}})
+    return Entry(
+        method,
+        f"one site, no federation; {summary}",
+        {**_ONE_SITE, "settings": {**_SHORT_RUN, **settings}},
+    )
 
 
 METHODS: dict[str, Entry] = {
     "semifl": Entry(
         SemiFL,
-        "labels at the hub; alternate fine-tuning there with pseudo-labelled training at clients (2022)",
+        "labels at the hub; alternate fine-tuning there with pseudo-labelled training at clients "
+        "(2022)",
         {"rounds": 40, "settings": {"active": 0.25, "threshold": 0.9}},
     ),
     "hassle": Entry(
@@ -114,7 +140,8 @@ METHODS: dict[str, Entry] = {
     ),
     "fedavg-fixmatch": Entry(
         FedFixMatch,
-        "labels at clients; FixMatch's loss under FedAvg, labelled by the local or the global model (2020)",
+        "labels at clients; FixMatch's loss under FedAvg, labelled by the local or the global "
+        "model (2020)",
         {
             "rounds": 30,
             "split": _SIX_LABELS_EACH,
@@ -130,7 +157,8 @@ METHODS: dict[str, Entry] = {
     ),
     "fedavg-fixmatch-hub": Entry(
         SemiFL,
-        "labels at the hub; FixMatch at clients beside training at the hub, then averaged: what SemiFL mends (2022)",
+        "labels at the hub; FixMatch at clients beside training at the hub, then averaged: what "
+        "SemiFL mends (2022)",
         {"rounds": 40, "settings": {"active": 0.25, "threshold": 0.9, **_PARALLEL}},
     ),
     "fedsgd-fixmatch": Entry(
@@ -144,7 +172,13 @@ METHODS: dict[str, Entry] = {
         {
             "rounds": 30,
             "split": _SIX_LABELS_EACH,
-            "settings": {"active": 1.0, "epochs": 1, "batch": 10, "rate": 0.03, "unlabelled_weight": 5.0},
+            "settings": {
+                "active": 1.0,
+                "epochs": 1,
+                "batch": 10,
+                "rate": 0.03,
+                "unlabelled_weight": 5.0,
+            },
         },
     ),
     "fedsem": Entry(
@@ -154,7 +188,8 @@ METHODS: dict[str, Entry] = {
     ),
     "fed-pseudo": Entry(
         FedSHVR,
-        "labels at clients; FedAvg with hard pseudo-labels that gain weight: Fed-SHVR without its own ideas (2021)",
+        "labels at clients; FedAvg with hard pseudo-labels that gain weight: Fed-SHVR without its "
+        "own ideas (2021)",
         {**_TWO_DIGITS_EACH, "settings": {"rate": 0.1, "perturb": "noise", **_PSEUDO}},
     ),
     "fed-mt": Entry(
@@ -164,17 +199,32 @@ METHODS: dict[str, Entry] = {
     ),
     "fedmatch": Entry(
         FedMatch,
-        "labels at clients; one part of the weights for them, one for the rest, and clients that help (2021)",
-        {"rounds": 40, "split": _FEW_LABELS_EACH, "settings": {**_MORE_MATCHING, "active": 0.4, "helper_interval": 1}},
+        "labels at clients; one part of the weights for them, one for the rest, and clients that "
+        "help (2021)",
+        {
+            "rounds": 40,
+            "split": _FEW_LABELS_EACH,
+            "settings": {**_MORE_MATCHING, "active": 0.4, "helper_interval": 1},
+        },
     ),
     "fedmatch-hub": Entry(
         FedMatch,
-        "labels at the hub; FedMatch's two parts of the weights, one trained there and one at clients (2021)",
-        {"rounds": 40, "settings": {**_MORE_MATCHING, "active": 0.25, "helper_interval": 2, **_MATCHING_AT_HUB}},
+        "labels at the hub; FedMatch's two parts of the weights, one trained there and one at "
+        "clients (2021)",
+        {
+            "rounds": 40,
+            "settings": {
+                **_MORE_MATCHING,
+                "active": 0.25,
+                "helper_interval": 2,
+                **_MATCHING_AT_HUB,
+            },
+        },
     ),
     "fedmatch-semifl": Entry(
         FedMatchSemiFL,
-        "labels at the hub; what SemiFL compared with as FedMatch: two kernels, FixMatch by batch (2022)",
+        "labels at the hub; what SemiFL compared with as FedMatch: two kernels, FixMatch by batch "
+        "(2022)",
         {"rounds": 40, "settings": {"active": 0.25, "threshold": 0.9}},
     ),
     "fedrgd": Entry(
@@ -189,23 +239,33 @@ METHODS: dict[str, Entry] = {
     ),
     "fedrgd-semifl": Entry(
         SemiFL,
-        "labels at the hub; what SemiFL compared with as FedRGD: two halves averaged, static batch norm (2022)",
+        "labels at the hub; what SemiFL compared with as FedRGD: two halves averaged, static batch "
+        "norm (2022)",
         {"rounds": 40, "settings": {"active": 0.25, **_PARALLEL, "combine": "halves"}},
     ),
     "rscfed": Entry(
         RSCFed,
-        "fully labelled and unlabelled clients; a consensus of small subsets, far models count less (2022)",
+        "fully labelled and unlabelled clients; a consensus of small subsets, far models count "
+        "less (2022)",
         {
             "rounds": 20,
             "split": {"partition": "iid", "labels": "LU:3%", "clients": 10},
             "settings": {"epochs": 3, "batch": 16, "unlabelled_weight": 1.0, **_SMALL_SCALES},
         },
     ),
-    "fedavg": Entry(FedAvg, "FedAvg on the labels that clients have", {**_TWO_DIGITS_EACH, "settings": _PLAIN_AVERAGE}),
+    "fedavg": Entry(
+        FedAvg,
+        "FedAvg on the labels that clients have",
+        {**_TWO_DIGITS_EACH, "settings": _PLAIN_AVERAGE},
+    ),
     "fedavg-all": Entry(
         FedAvg,
         "FedAvg as if every image of every client were labelled: a ceiling",
-        {**_TWO_DIGITS_EACH, "split": {**_TWO_DIGITS_EACH["split"], "labels": "all"}, "settings": _PLAIN_AVERAGE},
+        {
+            **_TWO_DIGITS_EACH,
+            "split": {**_TWO_DIGITS_EACH["split"], "labels": "all"},
+            "settings": _PLAIN_AVERAGE,
+        },
     ),
     "fedprox": Entry(
         FedProx,
@@ -214,7 +274,8 @@ METHODS: dict[str, Entry] = {
     ),
     "fednova": Entry(
         FedNova,
-        "labels at clients; averages what clients did per step, however many steps each took (2020)",
+        "labels at clients; averages what clients did per step, however many steps each took "
+        "(2020)",
         {**_UNLIKE, "settings": _SOME_COME},
     ),
     "scaffold": Entry(
@@ -239,19 +300,25 @@ METHODS: dict[str, Entry] = {
     ),
     "heterofl-semifl": Entry(
         FedAvgM,
-        "labels at clients; what SemiFL compared with as HeteroFL: full width, equal weights, momentum (2022)",
+        "labels at clients; what SemiFL compared with as HeteroFL: full width, equal weights, "
+        "momentum (2022)",
         {**_UNLIKE, "settings": {**_SOME_COME, "rate": 0.03, **_SEMIFL_ROW}},
     ),
     "pi-model": _one_site(PiModel, "two views of an image get one answer (2017)"),
-    "pseudo-labeling": _one_site(PseudoLabeling, "the model's own confident answers are labels (2013)"),
+    "pseudo-labeling": _one_site(
+        PseudoLabeling, "the model's own confident answers are labels (2013)"
+    ),
     "mean-teacher": _one_site(MeanTeacher, "the average of past weights teaches the model (2017)"),
     "mixmatch": _one_site(MixMatch, "guessed labels, and all images mixed with one another (2019)"),
     "uda": _one_site(UDA, "strong views learn the sharpened answer to weak ones (2020)"),
-    "remixmatch": _one_site(ReMixMatch, "MixMatch with aligned guesses, strong views and rotations (2020)"),
+    "remixmatch": _one_site(
+        ReMixMatch, "MixMatch with aligned guesses, strong views and rotations (2020)"
+    ),
     "fixmatch": _one_site(FixMatch, "strong views learn the confident answer to weak ones (2020)"),
     "fl2": Entry(
         FL2,
-        "few labels at the hub; adaptive thresholds, flat minima, clients that still learn count more (2024)",
+        "few labels at the hub; adaptive thresholds, flat minima, clients that still learn count "
+        "more (2024)",
         {"rounds": 40, "settings": {"active": 0.25}},
     ),
     "sage": Entry(
@@ -261,8 +328,13 @@ METHODS: dict[str, Entry] = {
     ),
     "proxyfl": Entry(
         ProxyFL,
-        "labels at clients; tuned class proxies, and a contrast for images of which no model is sure (2026)",
-        {"rounds": 30, "split": _FOUR_LABELS_EACH, "settings": {**_SHORT_VISITS, "tuning_epochs": 20}},
+        "labels at clients; tuned class proxies, and a contrast for images of which no model is "
+        "sure (2026)",
+        {
+            "rounds": 30,
+            "split": _FOUR_LABELS_EACH,
+            "settings": {**_SHORT_VISITS, "tuning_epochs": 20},
+        },
     ),
     "cbafed": Entry(
         CBAFed,
@@ -273,7 +345,9 @@ METHODS: dict[str, Entry] = {
             "settings": {"warmup_epochs": 101, "batch": 16},
         },
     ),
-    "hub-only": Entry(HubTraining, "the hub's labels alone: the floor that clients must beat", {"rounds": 40}),
+    "hub-only": Entry(
+        HubTraining, "the hub's labels alone: the floor that clients must beat", {"rounds": 40}
+    ),
     "hub-all": Entry(
         HubTraining,
         "all images labelled at the hub, no federation: a ceiling",

@@ -1,17 +1,19 @@
-"""CBAFed (Li, Li, Wang, CVPR 2023): some clients are fully labelled, the others have no label at all.
+"""CBAFed (Li, Li, Wang, CVPR 2023): some clients are fully labelled, the others have no label at
+all.
 
-A warm-up trains on the labelled clients alone. Then, in each round, a client without labels lets the global model
-label its images once (the labels stay fixed while it trains) and keeps those above a threshold of their class:
-the share of the class among all that clients trained on in the round before, so that a class which is rare so far is
-let in more easily. An image that is rejected, but whose second guess is a very rare class, is kept under that one.
+A warm-up trains on the labelled clients alone. Then, in each round, a client without labels lets
+the global model label its images once (the labels stay fixed while it trains) and keeps those above
+a threshold of their class: the share of the class among all that clients trained on in the round
+before, so that a class which is rare so far is let in more easily. An image that is rejected, but
+whose second guess is a very rare class, is kept under that one.
 
-Residual weight connections are averages with older weights: every five epochs at a labelled client, every five rounds
-at the hub.
+Residual weight connections are averages with older weights: every five epochs at a labelled client,
+every five rounds at the hub.
 
-The rules and numbers follow the released code. There, kept images are trained on in the very view that was labelled;
-here in a fresh weak view. The release warms up one labelled client and asks for more exchanges where there are several
-(`warmup_rounds`). The paper's clients have all labels or none; a partly labelled one is both here, first labelled, then
-unlabelled.
+The rules and numbers follow the released code. There, kept images are trained on in the very view
+that was labelled; here in a fresh weak view. The release warms up one labelled client and asks for
+more exchanges where there are several (`warmup_rounds`). The paper's clients have all labels or
+none; a partly labelled one is both here, first labelled, then unlabelled.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +24,20 @@ from torch import Tensor
 
 from fedglean.data.images import Images
 from fedglean.losses import moving_average, one_hot
-from fedglean.method import Ask, Declared, Expect, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Declared,
+    Expect,
+    Hub,
+    Me,
+    Method,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD
@@ -35,19 +50,33 @@ class CBAFed(Method):
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     warmup_rounds: int = setting(1, "first rounds, in which only labelled clients take part", low=1)
-    warmup_epochs: int = setting(501, "epochs at a labelled client in a round of the warm-up", low=1)
-    epochs: int = setting(11, "epochs at a labelled client; pseudo-labelled images are seen once", low=1)
+    warmup_epochs: int = setting(
+        501, "epochs at a labelled client in a round of the warm-up", low=1
+    )
+    epochs: int = setting(
+        11, "epochs at a labelled client; pseudo-labelled images are seen once", low=1
+    )
     batch: int = setting(64, "batch size", low=1)
-    base: float = setting(0.84, "threshold of a class before its share is added and the shares' deviation taken off",
-                          low=0, high=1)  # fmt: skip
+    base: float = setting(
+        0.84,
+        "threshold of a class before its share is added and the shares' deviation taken off",
+        low=0,
+        high=1,
+    )
     cap: float = setting(0.95, "highest threshold; 0.9 for SVHN", low=0, high=1)
     rare: float = setting(0.03, "share below which a class may be a second guess", low=0, high=1)
-    connect_every: int = setting(5, "epochs, and rounds, between residual weight connections", low=1)
-    local_residual: float = setting(0.8, "share of the older weights at a labelled client", low=0, high=1)
+    connect_every: int = setting(
+        5, "epochs, and rounds, between residual weight connections", low=1
+    )
+    local_residual: float = setting(
+        0.8, "share of the older weights at a labelled client", low=0, high=1
+    )
     global_residual: float = setting(0.5, "share of the older weights at the hub", low=0, high=1)
     rate: float = setting(0.03, "learning rate on labels", low=0)
     pseudo_rate: float = setting(0.02, "learning rate on pseudo-labels", low=0)
-    momentum: float = setting(0.9, "momentum; a client continues with that of its last visit", low=0, high=0.999)
+    momentum: float = setting(
+        0.9, "momentum; a client continues with that of its last visit", low=0, high=0.999
+    )
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(5.0, "largest norm of a gradient", low=1e-6)
 
@@ -69,7 +98,9 @@ class CBAFed(Method):
         ask, among = (self.client, hub.everyone) if done >= 0 else (self.warm_up, with_labels)
         message = {"model": state.model, "class_counts": state.counts}
         expect = {"counts": Expect(state.counts, bound=1.0, low=0)}
-        reply = yield Ask(ask, hub.sample(self.active, among), message, expect=expect, once=["counts"])
+        reply = yield Ask(
+            ask, hub.sample(self.active, among), message, expect=expect, once=["counts"]
+        )
         if not reply.has("model"):
             return state
         model, older = reply.mean("model"), state.older
@@ -95,49 +126,69 @@ class CBAFed(Method):
             model, keep["labelled"] = yield from self.on_labels(me, model, self.epochs)
             used = me.labelled + trusted
         if len(trusted):
-            trained = yield self.training(model, trusted, 1, keep.get("unlabelled"), self.pseudo_rate)
+            trained = yield self.training(
+                model, trusted, 1, keep.get("unlabelled"), self.pseudo_rate
+            )
             model, keep["unlabelled"] = trained.model, trained.memory
         return self.upload(model, used, message, keep) if len(used) else None
 
     def on_labels(self, me: Me, model: Model, epochs: int) -> Talk:
-        """An epoch, then stretches of five, each followed by a residual connection with the weights of the last one."""
-        trained = yield self.training(model, me.labelled, 1, (me.state or {}).get("labelled"), self.rate)
+        """An epoch, then stretches of five, each followed by a residual connection with the weights
+        of the last one.
+        """
+        trained = yield self.training(
+            model, me.labelled, 1, (me.state or {}).get("labelled"), self.rate
+        )
         older = trained.model
         for left in range(epochs - 1, 0, -self.connect_every):
             length = min(left, self.connect_every)
-            trained = yield self.training(trained.model, me.labelled, length, trained.memory, self.rate)
+            trained = yield self.training(
+                trained.model, me.labelled, length, trained.memory, self.rate
+            )
             if length == self.connect_every:
                 older = moving_average(older, trained.model, self.local_residual)
                 trained = replace(trained, models=older)
         return trained.model, trained.memory
 
-    def training(self, model: Model, images: Images, epochs: int, memory: Tree, rate: float) -> Train:
+    def training(
+        self, model: Model, images: Images, epochs: int, memory: Tree, rate: float
+    ) -> Train:
         streams = {"labelled": Stream(images, view="weak", batch=self.batch)}
         return Train(model, streams, supervised, self.sgd, epochs=epochs, memory=memory, rate=rate)
 
     def upload(self, model: Model, used: Images, message: Record, keep: Tree) -> Upload:
         assert used.label is not None
         counts = one_hot(used.label, like=message.class_counts).sum(0)
-        return Upload(model=model, counts=counts, weight={"model": len(used), "counts": 1.0}, keep=keep)
+        return Upload(
+            model=model, counts=counts, weight={"model": len(used), "counts": 1.0}, keep=keep
+        )
 
     def balanced(self, images: Images, probabilities: Tensor, counts: Tensor) -> Images:
         shares = class_shares(counts)
-        label, kept = choose(probabilities, thresholds(shares, self.base, self.cap), shares < self.rare)
+        label, kept = choose(
+            probabilities, thresholds(shares, self.base, self.cap), shares < self.rare
+        )
         return images.labelled(label).subset(kept)
 
 
 def class_shares(counts: Tensor) -> Tensor:
-    """Shares of the classes, scaled so that a class of average size has 0.1 whatever their number."""
+    """Shares of the classes, scaled so that a class of average size has 0.1 whatever their
+    number.
+    """
     return counts / counts.sum() * (len(counts) / 10)
 
 
 def thresholds(shares: Tensor, base: float, cap: float) -> Tensor:
-    """Class-balanced adaptive thresholds: high for frequent classes, and lower for all the more they differ."""
+    """Class-balanced adaptive thresholds: high for frequent classes, and lower for all the more
+    they differ.
+    """
     return (shares + base - shares.std()).clamp(max=cap)
 
 
 def choose(probabilities: Tensor, threshold: Tensor, rare: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels and which of them to keep: sure first guesses, and else second guesses that are rare classes."""
+    """Labels and which of them to keep: sure first guesses, and else second guesses that are rare
+    classes.
+    """
     confidence, guess = probabilities.topk(2, -1)
     first, second = guess.unbind(-1)
     sure = confidence[:, 0] > threshold[first]

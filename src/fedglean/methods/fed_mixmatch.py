@@ -1,7 +1,9 @@
-"""FedAvg+MixMatch: MixMatch (Berthelot et al. 2019) at clients with labels, a baseline of HASSLE (2023).
+"""FedAvg+MixMatch: MixMatch (Berthelot et al. 2019) at clients with labels, a baseline of HASSLE
+(2023).
 
-A fully labelled client does FedAvg and a partially labelled one MixMatch, as in HASSLE's baseline; an unlabelled one,
-which has nothing to mix its guesses with, stays away. Clients weigh by their number of images.
+A fully labelled client does FedAvg and a partially labelled one MixMatch, as in HASSLE's baseline;
+an unlabelled one, which has nothing to mix its guesses with, stays away. Clients weigh by their
+number of images.
 """
 
 from collections.abc import Sequence
@@ -23,14 +25,20 @@ class FedMixMatch(Method):
     """The weight of the unlabelled loss grows by rounds, from nothing in the first one."""
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
-    epochs: int = setting(10, "local epochs over the unlabelled images; the labelled ones are cycled", low=1)
+    epochs: int = setting(
+        10, "local epochs over the unlabelled images; the labelled ones are cycled", low=1
+    )
     batch: int = setting(128, "batch size, of labelled and of unlabelled images alike", low=1)
     temperature: float = setting(0.5, "sharpening of a guess; 1 leaves it as it is", low=1e-3)
     mix_concentration: float = setting(
         0.75, "both parameters of the Beta distribution of the Mixup ratio", low=0.01, high=1
     )
-    unlabelled_weight: float = setting(75.0, "weight of the unlabelled loss once it has grown", low=0)
-    ramp: float = setting(0.4, "share of the rounds over which that weight grows, linearly", low=0, high=1)
+    unlabelled_weight: float = setting(
+        75.0, "weight of the unlabelled loss once it has grown", low=0
+    )
+    ramp: float = setting(
+        0.4, "share of the rounds over which that weight grows, linearly", low=0, high=1
+    )
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
@@ -41,7 +49,9 @@ class FedMixMatch(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         share = min(1.0, hub.progress / self.ramp) if self.ramp else 1.0
         weight = share * self.unlabelled_weight
-        return (yield from averaged(self.client, hub.sample(self.active), hub, state, weight=weight))
+        return (
+            yield from averaged(self.client, hub.sample(self.active), hub, state, weight=weight)
+        )
 
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.labelled):
@@ -49,17 +59,29 @@ class FedMixMatch(Method):
         streams = {"labelled": Stream(me.labelled, batch=self.batch)}
         loss, frozen = supervised, {}
         if len(me.unlabelled):
-            streams = {"unlabelled": Stream(me.unlabelled, view=("weak", "weak"), batch=self.batch), **streams}
+            streams = {
+                "unlabelled": Stream(me.unlabelled, view=("weak", "weak"), batch=self.batch),
+                **streams,
+            }
             loss, frozen = self.loss, {"weight": torch.tensor(message.weight, dtype=torch.float64)}
         sgd = SGD(self.rate, self.momentum, decay=self.decay)
         trained = yield Train(message.model, streams, loss, sgd, epochs=self.epochs, frozen=frozen)
-        return Upload(model=trained.model, weight=len(me.labelled) + len(me.unlabelled), report=trained.metrics)
+        return Upload(
+            model=trained.model,
+            weight=len(me.labelled) + len(me.unlabelled),
+            report=trained.metrics,
+        )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         """Eqs. (2)-(5) of MixMatch."""
         known = batch.labelled.images, batch.labelled.label
         labelled, guessed = mixmatch_losses(
-            model, known, batch.unlabelled.views, 1 / self.temperature, self.mix_concentration, batch.key
+            model,
+            known,
+            batch.unlabelled.views,
+            1 / self.temperature,
+            self.mix_concentration,
+            batch.key,
         )
         weight: Tensor = frozen["weight"].to(guessed.dtype)
         return labelled + weight * guessed

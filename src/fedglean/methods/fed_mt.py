@@ -1,13 +1,14 @@
 """Fed-MT: mean teacher (Tarvainen, Valpola 2017) under FedAvg, a baseline of Fed-SHVR (2021).
 
-At each client a student learns the labels, and to say of a noisy image what its teacher says of another noisy copy;
-the teacher is the moving average of the student's weights. Both start from the global model. The Fed-SHVR paper gives
-no more than the name: rates and batches are its own for all methods, the rest is from the mean-teacher literature. A
-teacher that a client keeps for itself instead falls behind: where a client's labels are of two digits and its images
-of ten, it pulls the federation below what the labels alone teach.
+At each client a student learns the labels, and to say of a noisy image what its teacher says of
+another noisy copy; the teacher is the moving average of the student's weights. Both start from the
+global model. The Fed-SHVR paper gives no more than the name: rates and batches are its own for all
+methods, the rest is from the mean-teacher literature. A teacher that a client keeps for itself
+instead falls behind: where a client's labels are of two digits and its images of ten, it pulls the
+federation below what the labels alone teach.
 
-A client without labels learns from its teacher alone, one with all labels from both. The teacher is tested nowhere:
-what is averaged, by the number of images, is the students.
+A client without labels learns from its teacher alone, one with all labels from both. The teacher is
+tested nowhere: what is averaged, by the number of images, is the students.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from fedglean.tree import Record, Tree
 
 @dataclass(frozen=True)
 class FedMT(Method):
-    """An epoch is one over all images of a client; the labelled ones are drawn once more beside them, and cycled."""
+    """An epoch is one over all images of a client; the labelled ones are drawn once more beside
+    them, and cycled.
+    """
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(2, "local epochs", low=1)
@@ -34,14 +37,21 @@ class FedMT(Method):
     batch: int = setting(32, "batch size of images that the teacher speaks about", low=1)
     rate: float = setting(0.01, "learning rate", low=0)
     momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
-    consistency_weight: float = setting(50.0, "weight of the squared difference from the teacher", low=0)
+    consistency_weight: float = setting(
+        50.0, "weight of the squared difference from the teacher", low=0
+    )
     ramp_epochs: float = setting(50.0, "local epochs over which that weight grows", low=0)
-    early_average: float = setting(0.99, "decay of the teacher's average while the weight grows", low=0, high=1)
+    early_average: float = setting(
+        0.99, "decay of the teacher's average while the weight grows", low=0, high=1
+    )
     late_average: float = setting(0.999, "decay of the teacher's average afterwards", low=0, high=1)
     keep_teacher: bool = setting(
-        False, "continue with the teacher of the last visit; otherwise it starts as the global model"
+        False,
+        "continue with the teacher of the last visit; otherwise it starts as the global model",
     )
-    view: str = setting("noise", "what makes two copies of an image differ", choices=("weak", "shift", "noise"))
+    view: str = setting(
+        "noise", "what makes two copies of an image differ", choices=("weak", "shift", "noise")
+    )
 
     @property
     def sgd(self) -> SGD:
@@ -52,7 +62,9 @@ class FedMT(Method):
 
     def round(self, hub: Hub, state: Record) -> Talk:
         done = (hub.round - 1) * self.epochs
-        return (yield from averaged(self.client, hub.sample(self.active), hub, state, epochs_done=done))
+        return (
+            yield from averaged(self.client, hub.sample(self.active), hub, state, epochs_done=done)
+        )
 
     def client(self, me: Me, message: Record) -> Talk:
         images = me.unlabelled + me.labelled
@@ -75,20 +87,26 @@ class FedMT(Method):
         keep = trained.memory["teacher"] if self.keep_teacher else None
         return Upload(model=trained.model, weight=len(images), keep=keep, report=trained.metrics)
 
-    def step(self, student: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Model, Tree, dict[str, Tensor]]:
+    def step(
+        self, student: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Model, Tree, dict[str, Tensor]]:
         """The student learns, then the teacher moves a little towards it."""
         teacher = memory["teacher"]
         student, memory, metrics = standard_step(self.loss, self.sgd)(
             student, memory, batch, {**frozen, "teacher": teacher}
         )
-        growing = (frozen["epochs_done"] + batch.epoch < self.ramp_epochs).to(batch.images.images.dtype)
+        growing = (frozen["epochs_done"] + batch.epoch < self.ramp_epochs).to(
+            batch.images.images.dtype
+        )
         decay = self.late_average + (self.early_average - self.late_average) * growing
         return student, {**memory, "teacher": moving_average(teacher, student, decay)}, metrics
 
     def loss(self, student: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         own, other = batch.images.views
         difference = consistency(student(own), frozen["teacher"].evaluate(other))
-        weight = self.consistency_weight * ramp(frozen["epochs_done"] + batch.epoch, self.ramp_epochs, "sigmoid")
+        weight = self.consistency_weight * ramp(
+            frozen["epochs_done"] + batch.epoch, self.ramp_epochs, "sigmoid"
+        )
         total = weight.to(difference.dtype) * difference
         if "labelled" in batch.streams:
             total = total + supervised(student, batch, frozen)

@@ -1,13 +1,15 @@
-"""Fed-SHVR (Wang, Wang, Sun, Chang 2021): labelled and unlabelled images at every client, of different classes.
+"""Fed-SHVR (Wang, Wang, Sun, Chang 2021): labelled and unlabelled images at every client, of
+different classes.
 
-Pseudo-labels are soft, the exact minimiser of the regularised objective; predictions are pulled away from certainty;
-and clients that take different numbers of steps neither drift apart (variance reduction) nor weigh by their steps
-(normalised averaging).
+Pseudo-labels are soft, the exact minimiser of the regularised objective; predictions are pulled
+away from certainty; and clients that take different numbers of steps neither drift apart (variance
+reduction) nor weigh by their steps (normalised averaging).
 
-The paper's correction d_k is kept as c - c_k: c_k is the client's own mean gradient of its last admitted round, c the
-hub's mean of them. That is the same algorithm (eqs. 14-16), but a refused upload or a repeated round leaves sum_k w_k
-d_k = 0 intact, where adding to d_k at every visit would not. What is sent is the change of c_k: with c it determines
-the client's model, so it costs one model.
+The paper's correction d_k is kept as c - c_k: c_k is the client's own mean gradient of its last
+admitted round, c the hub's mean of them. That is the same algorithm (eqs. 14-16), but a refused
+upload or a repeated round leaves sum_k w_k d_k = 0 intact, where adding to d_k at every visit would
+not. What is sent is the change of c_k: with c it determines the client's model, so it costs one
+model.
 """
 
 import math
@@ -22,7 +24,21 @@ from fedglean import tree
 from fedglean.data.images import Images, Predictions
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, sharpen, uniformity
-from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Expect,
+    Hub,
+    Me,
+    Method,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
 from fedglean.models.norm import lowest
@@ -34,20 +50,31 @@ VIEWS = {"none": "plain", "shift": "shift", "noise": "noise", "dropout": "plain"
 
 @dataclass(frozen=True)
 class FedSHVR(Method):
-    """Algorithm 1. Without `correct` Fed-SH (FedNova), without `normalise` Fed-SVR (VRL-SGD), without both FedAvg."""
+    """Algorithm 1. Without `correct` Fed-SH (FedNova), without `normalise` Fed-SVR (VRL-SGD),
+    without both FedAvg.
+    """
 
     epochs: int = setting(2, "local epochs", low=1)
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(32, "batch size of unlabelled images", low=1)
     rate: float = setting(0.01, "learning rate, constant: the corrections assume it", low=1e-9)
-    unlabelled_weight: float = setting(1.0, "alpha_0: weight of the unlabelled loss once it has ramped up", low=0)
-    soft_weight: float = setting(0.75, "alpha_1: how soft pseudo-labels are; 0 makes them hard", low=0)
-    output_weight: float = setting(0.1, "alpha_2: pull of predictions towards uniform", low=0)
-    ramp_epochs: float = setting(50.0, "local epochs over which alpha_0 grows from 0, linearly", low=0)
-    ramped_labels: bool = setting(
-        False, "let alpha_0 soften the labels too while it ramps (the literal optimum; trains worse)"
+    unlabelled_weight: float = setting(
+        1.0, "alpha_0: weight of the unlabelled loss once it has ramped up", low=0
     )
-    perturb: str = setting("none", "what is done to images in training; the paper names nothing", choices=tuple(VIEWS))
+    soft_weight: float = setting(
+        0.75, "alpha_1: how soft pseudo-labels are; 0 makes them hard", low=0
+    )
+    output_weight: float = setting(0.1, "alpha_2: pull of predictions towards uniform", low=0)
+    ramp_epochs: float = setting(
+        50.0, "local epochs over which alpha_0 grows from 0, linearly", low=0
+    )
+    ramped_labels: bool = setting(
+        False,
+        "let alpha_0 soften the labels too while it ramps (the literal optimum; trains worse)",
+    )
+    perturb: str = setting(
+        "none", "what is done to images in training; the paper names nothing", choices=tuple(VIEWS)
+    )
     correct: bool = setting(True, "variance reduction")
     normalise: bool = setting(True, "normalised averaging")
 
@@ -57,12 +84,17 @@ class FedSHVR(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
-            raise ConfigError("Fed-SHVR needs clients with labels; 'semifl' works with labels at the hub alone")
+            raise ConfigError(
+                "Fed-SHVR needs clients with labels; 'semifl' works with labels at the hub alone"
+            )
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
         if self.drops and not model.architecture.drops:
-            raise ConfigError("perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or 'cnn13'")
+            raise ConfigError(
+                "perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or "
+                "'cnn13'"
+            )
         return Record(model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model)
 
     def predictors(self, state: Record) -> dict[str, Model]:
@@ -71,13 +103,18 @@ class FedSHVR(Method):
     def steps(self, client: Declared) -> int:
         """tau_k, which hub and client both know."""
         epochs = max(
-            client.unlabelled * self.epochs / self.unlabelled_batch, client.labelled * self.epochs / self.labelled_batch
+            client.unlabelled * self.epochs / self.unlabelled_batch,
+            client.labelled * self.epochs / self.labelled_batch,
         )
         return max(1, math.floor(epochs))
 
     def round(self, hub: Hub, state: Record) -> Talk:
         model, mean_gradient = state.model, state.mean_gradient
-        message = {"model": model, "mean_gradient": mean_gradient, "epochs_done": (hub.round - 1) * self.epochs}
+        message = {
+            "model": model,
+            "mean_gradient": mean_gradient,
+            "epochs_done": (hub.round - 1) * self.epochs,
+        }
         expect = {"change": Expect(tree.zeros(dict(model.parameters)), bound=1e3)}
         if model.statistics:
             expect["statistics"] = Expect(model.statistics, low=lowest(model.statistics))
@@ -86,12 +123,18 @@ class FedSHVR(Method):
             return state
         images = {client: hub.clients[client].total for client in hub.everyone}
         present = sum(images[client] for client in reply.answered)
-        mean_steps = sum(images[client] * self.steps(hub.clients[client]) for client in reply.answered) / present
-        # Eq. (14); without normalisation the clients' sums of gradients are averaged, not their means.
+        mean_steps = (
+            sum(images[client] * self.steps(hub.clients[client]) for client in reply.answered)
+            / present
+        )
+        # Eq. (14); without normalisation the clients' sums of gradients are averaged, not their
+        # means.
         scale = self.rate * (mean_steps if self.normalise else 1.0)
         direction = tree.add(reply.mean("change"), mean_gradient)
         weights = tree.map(lambda w, g: w - scale * g, dict(model.parameters), direction)
-        model = Model(model.architecture, weights, reply.mean("statistics") if model.statistics else {})
+        model = Model(
+            model.architecture, weights, reply.mean("statistics") if model.statistics else {}
+        )
         if self.correct:
             share = 1 / sum(images.values())
             mean_gradient = tree.map(lambda c, d: c + share * d, mean_gradient, reply.sum("change"))
@@ -109,8 +152,13 @@ class FedSHVR(Method):
         ]
         alpha = self.unlabelled_weight * self.ramp(message.epochs_done)
         soft = self.soft_labels(parts[1].probabilities, alpha)
-        own = me.state if self.correct and me.state is not None else tree.zeros(dict(model.parameters))
-        # Without normalisation a client counts by its steps: the hub then sums gradients over steps.
+        own = (
+            me.state
+            if self.correct and me.state is not None
+            else tree.zeros(dict(model.parameters))
+        )
+        # Without normalisation a client counts by its steps: the hub then sums gradients over
+        # steps.
         times = 1 if self.normalise else steps
         correction = tree.map(lambda c, o: c / times - o, message.mean_gradient, own)
         frozen: dict[str, Any] = {"correction": correction} if self.correct else {}
@@ -118,18 +166,26 @@ class FedSHVR(Method):
         frozen["epochs_a_step"] = torch.tensor(self.epochs / steps, dtype=torch.float64)
         streams = self.streams(me.labelled, me.unlabelled, soft)
         trained = yield Train(model, streams, self.loss, SGD(self.rate), steps=steps, frozen=frozen)
-        moved = tree.map(lambda a, b: (a - b) / (self.rate * steps), dict(model.parameters), trained.model.parameters)
+        moved = tree.map(
+            lambda a, b: (a - b) / (self.rate * steps),
+            dict(model.parameters),
+            trained.model.parameters,
+        )
         new = tree.subtract(moved, correction) if self.correct else moved
         trees = {"change": tree.map(lambda a, b: times * (a - b), new, own)}
         if trained.model.statistics:
             trees["statistics"] = trained.model.statistics
         report = {"objective": self.objective(me.labelled, parts, soft)}
-        return Upload(weight=declared.total, keep=new if self.correct else None, report=report, **trees)
+        return Upload(
+            weight=declared.total, keep=new if self.correct else None, report=report, **trees
+        )
 
     def streams(self, labelled: Images, unlabelled: Images, soft: Tensor) -> dict[str, Stream]:
         view, streams = VIEWS[self.perturb], {}
         if len(unlabelled):
-            streams["unlabelled"] = Stream(unlabelled.labelled(soft), view=view, batch=self.unlabelled_batch)
+            streams["unlabelled"] = Stream(
+                unlabelled.labelled(soft), view=view, batch=self.unlabelled_batch
+            )
         if len(labelled):
             streams["labelled"] = Stream(labelled, view=view, batch=self.labelled_batch)
         return streams
@@ -160,12 +216,16 @@ class FedSHVR(Method):
             epochs = frozen["epochs_done"] + frozen["epochs_a_step"] * batch.step
             alpha = self.unlabelled_weight * self.ramp(epochs)
             total = (
-                total + alpha * cross_entropy(logits, batch.unlabelled.label) + self.output_weight * uniformity(logits)
+                total
+                + alpha * cross_entropy(logits, batch.unlabelled.label)
+                + self.output_weight * uniformity(logits)
             )
         loss: Tensor = total
         return loss
 
-    def objective(self, labelled: Images, parts: tuple[Predictions, Predictions], soft: Tensor) -> float:
+    def objective(
+        self, labelled: Images, parts: tuple[Predictions, Predictions], soft: Tensor
+    ) -> float:
         """Eq. (5a) of this client at the model it received, with alpha_0 at its final value."""
         known, guessed = (part.probabilities.double().clamp(min=1e-30).log() for part in parts)
         total = torch.zeros((), dtype=torch.float64)

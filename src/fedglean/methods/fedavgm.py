@@ -1,10 +1,12 @@
-"""FedAvgM (Hsu et al. 2019): FedAvg whose hub moves by momentum, so that one skewed cohort does not undo another.
+"""FedAvgM (Hsu et al. 2019): FedAvg whose hub moves by momentum, so that one skewed cohort does not
+undo another.
 
-Only clients with labels train, on their labelled images; a partially labelled client's other images and an unlabelled
-client count for nothing but the test statistics of static batch norm.
+Only clients with labels train, on their labelled images; a partially labelled client's other images
+and an unlabelled client count for nothing but the test statistics of static batch norm.
 
-The row "HeteroFL" of SemiFL's table is this with equal weights, clipped gradients, Nesterov momentum that clients keep
-from visit to visit and all labels at the clients (`heterofl-semifl`); its models all have the full width.
+The row "HeteroFL" of SemiFL's table is this with equal weights, clipped gradients, Nesterov
+momentum that clients keep from visit to visit and all labels at the clients (`heterofl-semifl`);
+its models all have the full width.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +14,12 @@ from dataclasses import dataclass
 
 from fedglean import tree
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import need_labels_at_clients, supervised, with_momentum, with_statistics
+from fedglean.methods.common import (
+    need_labels_at_clients,
+    supervised,
+    with_momentum,
+    with_statistics,
+)
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine
 from fedglean.tree import Record
@@ -27,18 +34,24 @@ class FedAvgM(Method):
     batch: int = setting(10, "batch size", low=1)
     rate: float = setting(0.05, "learning rate", low=0)
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    global_momentum: float = setting(0.9, "momentum of the hub's step towards the clients' mean", low=0, high=0.999)
+    global_momentum: float = setting(
+        0.9, "momentum of the hub's step towards the clients' mean", low=0, high=0.999
+    )
     momentum: float = setting(0.0, "momentum at clients", low=0, high=0.999)
     nesterov: bool = setting(False, "Nesterov's momentum at clients")
     keep_momentum: bool = setting(False, "a client continues with the momentum of its last visit")
     decay: float = setting(0.0, "weight decay", low=0)
     clip: float | None = setting(None, "largest norm of a gradient", low=1e-6)
     weigh_by: str = setting("images", "what a client is weighted by", choices=("images", "nothing"))
-    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+    view: str = setting(
+        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
+    )
 
     @property
     def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, self.nesterov and self.momentum > 0, self.decay, self.clip)
+        return SGD(
+            self.rate, self.momentum, self.nesterov and self.momentum > 0, self.decay, self.clip
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvgM", clients)
@@ -54,7 +67,9 @@ class FedAvgM(Method):
         reply = yield Ask(self.client, hub.sample(self.active), message, once=once)
         if not reply.has("model"):
             return state
-        model, velocity = with_momentum(state.model, reply.mean("model"), state.velocity, self.global_momentum)
+        model, velocity = with_momentum(
+            state.model, reply.mean("model"), state.velocity, self.global_momentum
+        )
         models = yield from with_statistics({"model": model}, hub, "everyone")
         return Record(model=models["model"], velocity=velocity)
 
@@ -63,7 +78,13 @@ class FedAvgM(Method):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         trained = yield Train(
-            message.model, streams, supervised, self.sgd, epochs=self.epochs, memory=me.state, rate=message.rate
+            message.model,
+            streams,
+            supervised,
+            self.sgd,
+            epochs=self.epochs,
+            memory=me.state,
+            rate=message.rate,
         )
         keep = trained.memory if self.keep_momentum else None
         weight = len(me.labelled) if self.weigh_by == "images" else 1

@@ -1,15 +1,19 @@
-"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021): two parts of one model, one for labels and one for the rest.
+"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021): two parts of one model, one for labels and one
+for the rest.
 
-The weights are a sum, sigma + psi. Labels move sigma alone and unlabelled images psi alone, so neither undoes what the
-other taught. Clients help each other: from time to time each gets psi of the clients whose models answer most alike to
-one picture of noise, agrees with them on pseudo-labels, and is pulled towards their predictions.
+The weights are a sum, sigma + psi. Labels move sigma alone and unlabelled images psi alone, so
+neither undoes what the other taught. Clients help each other: from time to time each gets psi of
+the clients whose models answer most alike to one picture of noise, agrees with them on
+pseudo-labels, and is pulled towards their predictions.
 
-Sigma is trained where labels are: at the hub, at clients, or both. A fully labelled client sends sigma, an unlabelled
-one psi, a partially labelled one both. Defaults are the released code's for labels at clients.
+Sigma is trained where labels are: at the hub, at clients, or both. A fully labelled client sends
+sigma, an unlabelled one psi, a partially labelled one both. Defaults are the released code's for
+labels at clients.
 
-Only elements that changed noticeably need to be sent; others stay as the receiver has them. Messages are whole here,
-but clients train on what a sparse one would leave them, and report `models_up` and `models_down`: the elements that had
-to travel, in whole models. Helpers need every client's psi by itself, so secure aggregation is out of reach.
+Only elements that changed noticeably need to be sent; others stay as the receiver has them.
+Messages are whole here, but clients train on what a sparse one would leave them, and report
+`models_up` and `models_down`: the elements that had to travel, in whole models. Helpers need every
+client's psi by itself, so secure aggregation is out of reach.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +27,20 @@ from fedglean import tree
 from fedglean.data.images import Images
 from fedglean.errors import ConfigError
 from fedglean.losses import lanes, masked_cross_entropy, one_hot, squared_distance
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Me,
+    Method,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
 from fedglean.randomness import key, uniform
@@ -35,7 +52,9 @@ TAUGHT_BY = {"sigma": "labelled", "psi": "unlabelled"}
 
 @dataclass(frozen=True)
 class FedMatch(Method):
-    """Both scenarios of the paper: a step trains whichever part there is data for, and the hub comes first."""
+    """Both scenarios of the paper: a step trains whichever part there is data for, and the hub
+    comes first.
+    """
 
     active: float = setting(0.05, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(1, "local epochs, over the labelled images where there are any", low=1)
@@ -46,16 +65,32 @@ class FedMatch(Method):
     rate: float = setting(1e-3, "learning rate", low=0)
     threshold: float = setting(0.75, "confidence from which a prediction is used", low=0, high=1)
     helpers: int = setting(2, "H: clients that help a client", low=0)
-    helper_interval: int = setting(10, "number of rounds from one sending of helpers to the next", low=1)
+    helper_interval: int = setting(
+        10, "number of rounds from one sending of helpers to the next", low=1
+    )
     supervised_weight: float = setting(10.0, "lambda_s", low=0)
-    consistency_weight: float = setting(0.01, "lambda_i, of the difference from the helpers' predictions", low=0)
-    agreement_weight: float = setting(0.01, "lambda_a, of the pseudo-labels that client and helpers agree on", low=0)
-    closeness_weight: float = setting(10.0, "lambda_L2, of the squared distance of psi and sigma", low=0)
-    sparsity_weight: float = setting(1e-4, "lambda_L1, of the size of psi (labels at the hub: 1e-5)", low=0)
+    consistency_weight: float = setting(
+        0.01, "lambda_i, of the difference from the helpers' predictions", low=0
+    )
+    agreement_weight: float = setting(
+        0.01, "lambda_a, of the pseudo-labels that client and helpers agree on", low=0
+    )
+    closeness_weight: float = setting(
+        10.0, "lambda_L2, of the squared distance of psi and sigma", low=0
+    )
+    sparsity_weight: float = setting(
+        1e-4, "lambda_L1, of the size of psi (labels at the hub: 1e-5)", low=0
+    )
     psi_share: float = setting(0.2, "psi at the start, as a share of sigma", low=0)
-    smallest: float = setting(5e-6, "an element of psi up to this size counts as 0 (hub: 1e-5)", low=0)
-    smallest_change: float = setting(5e-5, "an element that changed by no more is not sent (hub: 1e-5)", low=0)
-    view: str = setting("plain", "how images are seen where not by the strong view", choices=("plain", "weak"))
+    smallest: float = setting(
+        5e-6, "an element of psi up to this size counts as 0 (hub: 1e-5)", low=0
+    )
+    smallest_change: float = setting(
+        5e-5, "an element that changed by no more is not sent (hub: 1e-5)", low=0
+    )
+    view: str = setting(
+        "plain", "how images are seen where not by the strong view", choices=("plain", "weak")
+    )
 
     @property
     def sgd(self) -> SGD:
@@ -64,7 +99,8 @@ class FedMatch(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not hub_labels and not any(client.labelled for client in clients):
             raise ConfigError(
-                "FedMatch needs labels, at the hub or at clients, but nobody has any; choose another label layout"
+                "FedMatch needs labels, at the hub or at clients, but nobody has any; choose "
+                "another label layout"
             )
 
     def start(self, make: Callable[..., Model]) -> Record:
@@ -81,7 +117,9 @@ class FedMatch(Method):
         if len(hub.labelled):
             streams = {"labelled": Stream(hub.labelled, view=self.view, batch=self.hub_batch)}
             frozen = {"psi": state.psi}
-            tuned = yield Train(sigma, streams, self.sigma_loss, self.sgd, epochs=self.hub_epochs, frozen=frozen)
+            tuned = yield Train(
+                sigma, streams, self.sigma_loss, self.sgd, epochs=self.hub_epochs, frozen=frozen
+            )
             sigma = tuned.model
         clients = hub.sample(self.active)
         helped = clients if hub.round % self.helper_interval == 0 else []
@@ -106,15 +144,21 @@ class FedMatch(Method):
         if len(me.labelled):
             streams["labelled"] = Stream(me.labelled, view=self.view, batch=self.labelled_batch)
         if len(me.unlabelled):
-            streams["unlabelled"] = Stream(me.unlabelled, view=(self.view, "strong"), batch=self.unlabelled_batch)
+            streams["unlabelled"] = Stream(
+                me.unlabelled, view=(self.view, "strong"), batch=self.unlabelled_batch
+            )
         if not streams:
             return None
         sent = {"sigma": message.sigma.for_training(), "psi": message.psi.for_training()}
         start = merged(sent, me.state, self.smallest_change)
         # A helper's model is its psi with this client's sigma.
-        helpers = [merged(psi, start["psi"], self.smallest_change) for psi in message.get("helpers", [])]
+        helpers = [
+            merged(psi, start["psi"], self.smallest_change) for psi in message.get("helpers", [])
+        ]
         frozen = {"helpers": [total(start["sigma"], psi) for psi in helpers]}
-        trained = yield Train(start, streams, step=self.step, epochs=self.epochs, frozen=frozen, rate=self.rate)
+        trained = yield Train(
+            start, streams, step=self.step, epochs=self.epochs, frozen=frozen, rate=self.rate
+        )
         found = {**trained.models, "psi": sparse(trained.models["psi"], self.smallest)}
         new = merged(found, sent, self.smallest_change)
         down = travelled(start, me.state) + sum(travelled(psi, start["psi"]) for psi in helpers)
@@ -122,14 +166,18 @@ class FedMatch(Method):
         trees = {part: new[part] for part, stream in TAUGHT_BY.items() if stream in streams}
         return Upload(keep=new, report=report, **trees)
 
-    def step(self, models: Tree, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
+    def step(
+        self, models: Tree, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """First sigma, with psi held; then psi, at the sigma that came of it."""
         sigma, psi, metrics = models["sigma"], models["psi"], {}
         if "labelled" in batch.streams:
             sigma, _, own = standard_step(self.sigma_loss, self.sgd)(sigma, {}, batch, {"psi": psi})
             metrics["sigma_loss"] = own["loss"]
         if "unlabelled" in batch.streams:
-            psi, _, own = standard_step(self.psi_loss, self.sgd)(psi, {}, batch, {**frozen, "sigma": sigma})
+            psi, _, own = standard_step(self.psi_loss, self.sgd)(
+                psi, {}, batch, {**frozen, "sigma": sigma}
+            )
             metrics |= {"psi_loss": own["loss"], "confident": own["confident"]}
         return {"sigma": sigma, "psi": psi}, memory, metrics
 
@@ -138,16 +186,24 @@ class FedMatch(Method):
         return self.supervised_weight * supervised(total(sigma, frozen["psi"]), batch, frozen)
 
     def psi_loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """Agreement and inter-client consistency over the confident images, and what holds psi small near sigma."""
+        """Agreement and inter-client consistency over the confident images, and what holds psi
+        small near sigma.
+        """
         sigma = frozen["sigma"]
         own, strong = lanes(total(sigma, psi), *batch.unlabelled.views)
-        helpers = [helper.evaluate(batch.unlabelled.images).detach() for helper in frozen["helpers"]]
+        helpers = [
+            helper.evaluate(batch.unlabelled.images).detach() for helper in frozen["helpers"]
+        ]
         mask = (own.detach().softmax(-1).amax(-1) >= self.threshold).to(own.dtype)
         label = vote([own.detach(), *helpers])
         loss = self.agreement_weight * masked_cross_entropy(strong, label, mask, over="masked")
         for helper in helpers:
-            apart = F.kl_div(own.log_softmax(-1), helper.softmax(-1), reduction="none").sum(-1) * mask
-            loss = loss + self.consistency_weight / len(helpers) * apart.sum() / mask.sum().clamp(min=1)
+            apart = (
+                F.kl_div(own.log_softmax(-1), helper.softmax(-1), reduction="none").sum(-1) * mask
+            )
+            loss = loss + self.consistency_weight / len(helpers) * apart.sum() / mask.sum().clamp(
+                min=1
+            )
         loss = loss + self.closeness_weight * squared_distance(sigma.parameters, psi.parameters)
         size = torch.stack([weight.abs().sum() for weight in psi.parameters.values()]).sum()
         return loss + self.sparsity_weight * size, {"confident": mask.mean()}
@@ -156,7 +212,9 @@ class FedMatch(Method):
 def refuse_running_averages(model: Model) -> None:
     """Who trains one part alone would have to send averages that belong to both."""
     if model.architecture.norm == "running":
-        raise ConfigError("FedMatch's sigma and psi cannot share running averages; use norm 'static' or 'group'")
+        raise ConfigError(
+            "FedMatch's sigma and psi cannot share running averages; use norm 'static' or 'group'"
+        )
 
 
 def total(sigma: Model, psi: Model) -> Model:
@@ -166,7 +224,11 @@ def total(sigma: Model, psi: Model) -> Model:
 
 def vote(outputs: Sequence[Tensor]) -> Tensor:
     """The class that most of the outputs favour; the first of several."""
-    return torch.stack([one_hot(logits.argmax(-1), like=logits) for logits in outputs]).sum(0).argmax(-1)
+    return (
+        torch.stack([one_hot(logits.argmax(-1), like=logits) for logits in outputs])
+        .sum(0)
+        .argmax(-1)
+    )
 
 
 def sparse(psi: Model, smallest: float) -> Model:
@@ -175,7 +237,9 @@ def sparse(psi: Model, smallest: float) -> Model:
 
 
 def merged(new: Tree, old: Tree, smallest_change: float) -> Tree:
-    """What a receiver that had `old` has after the noticeable changes were sent; one that had nothing was sent all."""
+    """What a receiver that had `old` has after the noticeable changes were sent; one that had
+    nothing was sent all.
+    """
     if old is None:
         return new
     return tree.map(lambda a, b: torch.where((a - b).abs() > smallest_change, a, b), new, old)
@@ -184,28 +248,43 @@ def merged(new: Tree, old: Tree, smallest_change: float) -> Tree:
 def travelled(new: Tree, old: Tree) -> float:
     """How much had to be sent, in whole models: sigma and psi are two."""
     models = len(new) if isinstance(new, dict) else 1
-    return float(models if old is None else models * (tree.row(new) != tree.row(old)).double().mean())
+    return float(
+        models if old is None else models * (tree.row(new) != tree.row(old)).double().mean()
+    )
 
 
 def answers_to_noise(trees: Mapping[int, Mapping[str, Model]], tested: Model) -> Talk:
-    """What the clients' models predict for one picture, with the global batch-norm statistics: how alike they are."""
+    """What the clients' models predict for one picture, with the global batch-norm statistics: how
+    alike they are.
+    """
     weights = [total(each["sigma"], each["psi"]).parameters for each in trees.values()]
     noise = picture_of_noise(tested)
-    found = yield [Predict(Model(tested.architecture, own, tested.statistics), noise) for own in weights]
+    found = yield [
+        Predict(Model(tested.architecture, own, tested.statistics), noise) for own in weights
+    ]
     return {client: each.probabilities[0] for client, each in zip(trees, found, strict=True)}
 
 
 def picture_of_noise(model: Model) -> Images:
     """Of mean and deviation 125, cut off at 0 and 255: the same one in every round and run."""
     low, high = torch.special.ndtr(torch.tensor([-1.0, 1.04], dtype=torch.float64))
-    spread = torch.special.ndtri(low + (high - low) * uniform(key(0, "noise"), (1, *model.architecture.shape)))
+    spread = torch.special.ndtri(
+        low + (high - low) * uniform(key(0, "noise"), (1, *model.architecture.shape))
+    )
     device = next(iter(model.parameters.values())).device
-    return Images((125 + 125 * spread).round().to(device, torch.uint8), torch.zeros(1, dtype=torch.long, device=device))
+    return Images(
+        (125 + 125 * spread).round().to(device, torch.uint8),
+        torch.zeros(1, dtype=torch.long, device=device),
+    )
 
 
 def nearest(answers: Mapping[int, Tensor], client: int, count: int) -> list[int]:
     """The other clients whose answers are nearest to a client's own, the nearest first."""
     if client not in answers:
         return []
-    apart = {other: float((answers[other] - answers[client]).norm()) for other in answers if other != client}
+    apart = {
+        other: float((answers[other] - answers[client]).norm())
+        for other in answers
+        if other != client
+    }
     return sorted(apart, key=lambda other: (apart[other], other))[:count]

@@ -1,13 +1,15 @@
-"""What SemiFL's Table 1 (Diao, Ding, Tarokh 2022) calls FedMatch: FixMatch by batch with two added kernels, no more.
+"""What SemiFL's Table 1 (Diao, Ding, Tarokh 2022) calls FedMatch: FixMatch by batch with two added
+kernels, no more.
 
-The hub's labels train the one kernel of every convolution, sigma, and the clients' own pseudo-labels the other, psi, in
-SemiFL's rounds. Helpers, agreement, regularisers and sparse messages are missing, and the released code has three
-surprises that its numbers depend on, so they are here too: biases, normalisation and the linear head are never
-trained; the hub trains only the first half of a kernel's output channels; and both kernels are drawn at full size. For
-the method of FedMatch's authors take `fedmatch`.
+The hub's labels train the one kernel of every convolution, sigma, and the clients' own
+pseudo-labels the other, psi, in SemiFL's rounds. Helpers, agreement, regularisers and sparse
+messages are missing, and the released code has three surprises that its numbers depend on, so they
+are here too: biases, normalisation and the linear head are never trained; the hub trains only the
+first half of a kernel's output channels; and both kernels are drawn at full size. For the method of
+FedMatch's authors take `fedmatch`.
 
-Clients train on their unlabelled images; labels at clients are not used. Who is sure of none of its images with the
-model that was sent stays away, as in SemiFL.
+Clients train on their unlabelled images; labels at clients are not used. Who is sure of none of its
+images with the model that was sent stays away, as in SemiFL.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +22,20 @@ from torch.func import grad_and_value
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import lanes, pseudo_label_loss
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Me,
+    Method,
+    Predict,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
@@ -30,22 +45,32 @@ from fedglean.tree import Record, Tree
 
 @dataclass(frozen=True)
 class FedMatchSemiFL(Method):
-    """Clients first, then the hub, as the code has it: what is tested is what the next round's clients get."""
+    """Clients first, then the hub, as the code has it: what is tested is what the next round's
+    clients get.
+    """
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
-    global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
+    threshold: float = setting(
+        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
+    )
+    global_momentum: float = setting(
+        0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99
+    )
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     batch: int = setting(10, "batch size at clients", low=1)
-    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    rate: float = setting(
+        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
+    )
     momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 
     @property
     def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+        return SGD(
+            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("SemiFL's FedMatch", hub_labels, instead="fedmatch")
@@ -54,26 +79,48 @@ class FedMatchSemiFL(Method):
         sigma, psi = make("sigma"), make("psi")
         refuse_running_averages(sigma)
         if not any(map(is_kernel, sigma.parameters.values())):
-            raise ConfigError("SemiFL's FedMatch trains convolutions only; use a model that has some, such as 'cnn'")
+            raise ConfigError(
+                "SemiFL's FedMatch trains convolutions only; use a model that has some, such as "
+                "'cnn'"
+            )
         psi = with_kernels_of(psi, tree.zeros(psi))
         memory, velocity = self.sgd.fresh_memory(sigma), tree.zeros(dict(psi.parameters))
-        return Record(sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi))
+        return Record(
+            sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi)
+        )
 
     def predictors(self, state: Record) -> dict[str, Model]:
         return {"model": state.tested}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
-        message = {"sigma": state.sigma, "psi": psi, "statistics": state.tested.statistics, "rate": rate}
+        message = {
+            "sigma": state.sigma,
+            "psi": psi,
+            "statistics": state.tested.statistics,
+            "rate": rate,
+        }
         reply = yield Ask(self.client, hub.sample(self.active), message, once=["psi"])
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
         streams, frozen = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}, {"psi": psi}
         tuned = yield Train(
-            state.sigma, streams, step=self.hub_step, epochs=self.epochs, memory=state.memory, frozen=frozen, rate=rate
+            state.sigma,
+            streams,
+            step=self.hub_step,
+            epochs=self.epochs,
+            memory=state.memory,
+            frozen=frozen,
+            rate=rate,
         )
         models = yield from with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
-        return Record(sigma=tuned.model, psi=psi, memory=tuned.memory, velocity=velocity, tested=models["model"])
+        return Record(
+            sigma=tuned.model,
+            psi=psi,
+            memory=tuned.memory,
+            velocity=velocity,
+            tested=models["model"],
+        )
 
     def client(self, me: Me, message: Record) -> Talk:
         if not len(me.unlabelled):
@@ -87,12 +134,22 @@ class FedMatchSemiFL(Method):
         psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
         memory = self.sgd.fresh_memory(psi) if me.state is None else me.state
         trained = yield Train(
-            psi, streams, step=self.step, epochs=self.epochs, memory=memory, frozen=frozen, rate=message.rate
+            psi,
+            streams,
+            step=self.step,
+            epochs=self.epochs,
+            memory=memory,
+            frozen=frozen,
+            rate=message.rate,
         )
         return Upload(psi=trained.model, keep=trained.memory, report=trained.metrics)
 
-    def hub_step(self, sigma: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        """The standard step, but that half of the gradient is dropped between its clipping and the rest."""
+    def hub_step(
+        self, sigma: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """The standard step, but that half of the gradient is dropped between its clipping and the
+        rest.
+        """
 
         def objective(weights: Tree) -> Tensor:
             return supervised(total(sigma.with_parameters(weights), frozen["psi"]), batch, frozen)
@@ -101,13 +158,23 @@ class FedMatchSemiFL(Method):
         gradient, loss = grad_and_value(objective)(weights)
         gradient = tree.map(first_half, clipped(gradient, self.clip))
         weights, memory = replace(self.sgd, clip=None).update(weights, memory, gradient, batch.rate)
-        return with_kernels_of(sigma.with_parameters(weights), sigma), memory, {"loss": loss.detach()}
+        return (
+            with_kernels_of(sigma.with_parameters(weights), sigma),
+            memory,
+            {"loss": loss.detach()},
+        )
 
-    def step(self, psi: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
+    def step(
+        self, psi: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A step without a confident image changes nothing, momentum and decay included."""
         new, new_memory, metrics = standard_step(self.loss, self.sgd)(psi, memory, batch, frozen)
         some = metrics["confident"] > 0
-        return tree.select(some, with_kernels_of(new, psi), psi), tree.select(some, new_memory, memory), metrics
+        return (
+            tree.select(some, with_kernels_of(new, psi), psi),
+            tree.select(some, new_memory, memory),
+            metrics,
+        )
 
     def loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         weak, strong = lanes(total(frozen["sigma"], psi), *batch.images.views)
@@ -122,7 +189,10 @@ def is_kernel(weight: Tensor) -> bool:
 def with_kernels_of(new: Model, old: Model) -> Model:
     """The old model with the new one's convolutions."""
     return old.with_parameters(
-        {name: weight if is_kernel(weight) else old.parameters[name] for name, weight in new.parameters.items()}
+        {
+            name: weight if is_kernel(weight) else old.parameters[name]
+            for name, weight in new.parameters.items()
+        }
     )
 
 

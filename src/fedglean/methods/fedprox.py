@@ -1,10 +1,12 @@
-"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held back towards the model that they were sent.
+"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held back towards the model that they
+were sent.
 
-Only clients with labels train, on their labelled images, and weigh by the number of those; a partially labelled
-client's other images and an unlabelled client count for nothing but the test statistics of static batch norm.
+Only clients with labels train, on their labelled images, and weigh by the number of those; a
+partially labelled client's other images and an unlabelled client count for nothing but the test
+statistics of static batch norm.
 
-The pull also makes unfinished work safe to average. `stragglers` is the paper's experiment on that: some visits end
-after a random number of epochs, and count all the same.
+The pull also makes unfinished work safe to average. `stragglers` is the paper's experiment on that:
+some visits end after a random number of epochs, and count all the same.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,9 @@ from fedglean.tree import Record, Tree
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Algorithm 2, its local problem solved by so many epochs of SGD; without proximity it is FedAvg."""
+    """Algorithm 2, its local problem solved by so many epochs of SGD; without proximity it is
+    FedAvg.
+    """
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)
@@ -31,9 +35,15 @@ class FedProx(Method):
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
     momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
-    proximity_weight: float = setting(0.01, "mu of eq. (2): pull towards the model that was sent", low=0)
-    stragglers: float = setting(0.0, "share of the visits that end after a random number of the epochs", low=0, high=1)
-    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+    proximity_weight: float = setting(
+        0.01, "mu of eq. (2): pull towards the model that was sent", low=0
+    )
+    stragglers: float = setting(
+        0.0, "share of the visits that end after a random number of the epochs", low=0, high=1
+    )
+    view: str = setting(
+        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
+    )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedProx", clients)
@@ -46,9 +56,14 @@ class FedProx(Method):
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        sgd, epochs = SGD(self.rate, self.momentum, decay=self.decay), epochs_managed(me, self.epochs, self.stragglers)
+        sgd, epochs = (
+            SGD(self.rate, self.momentum, decay=self.decay),
+            epochs_managed(me, self.epochs, self.stragglers),
+        )
         frozen = {"sent": message.model.parameters}
-        trained = yield Train(message.model, streams, self.loss, sgd, epochs=epochs, frozen=frozen, rate=message.rate)
+        trained = yield Train(
+            message.model, streams, self.loss, sgd, epochs=epochs, frozen=frozen, rate=message.rate
+        )
         return Upload(model=trained.model, weight=len(me.labelled), report=trained.metrics)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:

@@ -1,13 +1,17 @@
-"""FedRGD (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney 2020): labels at the hub, FixMatch at the clients.
+"""FedRGD (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney 2020): labels at the hub, FixMatch
+at the clients.
 
-Clients that all go on from one mean drift as one. So the hub has a copy of its model for each of a few groups of
-clients; a group's mean includes its copy, the group's clients go on from this mean, and only the copies meet: the hub's
-model is the mean of the group means. Group norm replaces batch norm, whose statistics differ between clients.
+Clients that all go on from one mean drift as one. So the hub has a copy of its model for each of a
+few groups of clients; a group's mean includes its copy, the group's clients go on from this mean,
+and only the copies meet: the hub's model is the mean of the group means. Group norm replaces batch
+norm, whose statistics differ between clients.
 
-Defaults follow the released code. There the groups are fixed because every client takes part; with fewer, those of a
-round are cut into groups by number. What SemiFL's Table 1 calls FedRGD is `semifl` with `combine="halves"`.
+Defaults follow the released code. There the groups are fixed because every client takes part; with
+fewer, those of a round are cut into groups by number. What SemiFL's Table 1 calls FedRGD is
+`semifl` with `combine="halves"`.
 
-A client trains on its unlabelled images; labels at clients are not used, and a client with nothing else stays away.
+A client trains on its unlabelled images; labels at clients are not used, and a client with nothing
+else stays away.
 """
 
 import math
@@ -18,7 +22,20 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import lanes, pseudo_label_loss
-from fedglean.method import Ask, Batch, Declared, Hub, Loss, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Loss,
+    Me,
+    Method,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD
@@ -33,8 +50,12 @@ class FedRGD(Method):
     groups: int = setting(2, "S: groups of clients", low=1)
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
     batch: int = setting(64, "batch size", low=1)
-    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
-    rate: float = setting(0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0)
+    threshold: float = setting(
+        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
+    )
+    rate: float = setting(
+        0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0
+    )
     warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
     momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
@@ -59,17 +80,24 @@ class FedRGD(Method):
     def round(self, hub: Hub, state: Record) -> Talk:
         rate, active = self.rate_of(hub), hub.sample(self.active)
         streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
-        copies = yield [self.training(state.model, streams, supervised, memory, rate) for memory in state.memories]
+        copies = yield [
+            self.training(state.model, streams, supervised, memory, rate)
+            for memory in state.memories
+        ]
         means = []
         for number, copy in enumerate(copies):
             message = {"model": state.means[number], "rate": rate}
-            reply = yield Ask(self.client, group(active, number, self.groups), message, once=["model"])
+            reply = yield Ask(
+                self.client, group(active, number, self.groups), message, once=["model"]
+            )
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
         models = yield from with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"], means=means, memories=[copy.memory for copy in copies])
 
-    def training(self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float) -> Train:
+    def training(
+        self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float
+    ) -> Train:
         return Train(model, streams, loss, self.sgd, steps=self.steps, memory=memory, rate=rate)
 
     def client(self, me: Me, message: Record) -> Talk:
@@ -87,8 +115,12 @@ class FedRGD(Method):
 
 
 def group(active: Sequence[int], number: int, groups: int) -> list[int]:
-    """The clients of one group: neighbours by number, as many as of any other group or one more or less."""
-    return [client for place, client in enumerate(active) if place * groups // len(active) == number]
+    """The clients of one group: neighbours by number, as many as of any other group or one more or
+    less.
+    """
+    return [
+        client for place, client in enumerate(active) if place * groups // len(active) == number
+    ]
 
 
 def mean_with(copy: Model, total: Model, count: int) -> Model:

@@ -1,4 +1,6 @@
-"""FixMatch (Sohn et al., NeurIPS 2020): a confident answer to a weak view is the label of a strong one."""
+"""FixMatch (Sohn et al., NeurIPS 2020): a confident answer to a weak view is the label of a strong
+one.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,4 +27,6 @@ class FixMatch(Central):
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         labelled, weak, strong = jointly(model, batch.labelled.images, *batch.unlabelled.views)
         guessed, mask = pseudo_label_loss(weak, strong, self.threshold)
-        return cross_entropy(labelled, batch.labelled.label) + self.weight * guessed, {"confident": mask.mean()}
+        return cross_entropy(labelled, batch.labelled.label) + self.weight * guessed, {
+            "confident": mask.mean()
+        }

@@ -1,14 +1,17 @@
-"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels; two models, one for each kind of data.
+"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels; two models, one for
+each kind of data.
 
-The supervised model learns from labelled images, the unsupervised one from images that the supervised one labelled.
-They help each other twice: two small residual models learn the difference of their outputs (residual alignment), and
-each is pulled towards the other while it trains (proximity alignment).
+The supervised model learns from labelled images, the unsupervised one from images that the
+supervised one labelled. They help each other twice: two small residual models learn the difference
+of their outputs (residual alignment), and each is pulled towards the other while it trains
+(proximity alignment).
 
-The paper's equations are the default, with the values it leaves open taken from the released code (proximity on the
-squared distance, temperatures 2 and 1, KL from teacher to student). `variant="release"` does what that code does
-otherwise: labels afresh for every batch, residual targets of the other dual as it was a round before and with its
-residual, the unsupervised model pulled to the previous supervised one, residuals tested on duals one round older, and
-one round for the residuals alone. Its momentum leaking from client to client is not reproduced: it depends on the
+The paper's equations are the default, with the values it leaves open taken from the released code
+(proximity on the squared distance, temperatures 2 and 1, KL from teacher to student).
+`variant="release"` does what that code does otherwise: labels afresh for every batch, residual
+targets of the other dual as it was a round before and with its residual, the unsupervised model
+pulled to the previous supervised one, residuals tested on duals one round older, and one round for
+the residuals alone. Its momentum leaking from client to client is not reproduced: it depends on the
 order of clients.
 """
 
@@ -47,7 +50,9 @@ RESIDUALS = ("supervised_residual", "unsupervised_residual")
 
 @dataclass(frozen=True)
 class Hassle(Method):
-    """Algorithm 1 of the appendix; a part of the data that a client lacks is a part of the upload that is missing."""
+    """Algorithm 1 of the appendix; a part of the data that a client lacks is a part of the upload
+    that is missing.
+    """
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(10, "local epochs of the two models", low=1)
@@ -56,27 +61,44 @@ class Hassle(Method):
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     view: str = setting("weak", "what is trained on", choices=("plain", "weak"))
-    residual_decay: float = setting(0.0, "weight decay of the residual models (released code: 1e-4)", low=0)
+    residual_decay: float = setting(
+        0.0, "weight decay of the residual models (released code: 1e-4)", low=0
+    )
     residual: bool = setting(True, "residual alignment (GRA)")
     proximity: bool = setting(True, "proximity alignment (MPA)")
     residual_width: float = setting(
-        0.25, "share of the channels that a residual model has (released code: 1)", low=1 / 64, high=1
+        0.25,
+        "share of the channels that a residual model has (released code: 1)",
+        low=1 / 64,
+        high=1,
     )
-    residual_weight: float = setting(1.0, "lambda of eq. (9): weight of the difference that a residual learns", low=0)
+    residual_weight: float = setting(
+        1.0, "lambda of eq. (9): weight of the difference that a residual learns", low=0
+    )
     proximity_weight: float = setting(0.001, "gamma of eq. (12), on the squared distance", low=0)
-    supervised_temperature: float = setting(2.0, "temperature of eq. (7) for the supervised residual", low=1e-3)
-    unsupervised_temperature: float = setting(1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3)
+    supervised_temperature: float = setting(
+        2.0, "temperature of eq. (7) for the supervised residual", low=1e-3
+    )
+    unsupervised_temperature: float = setting(
+        1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3
+    )
     threshold: float = setting(
-        0.0, "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)", low=0, high=1
+        0.0,
+        "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)",
+        low=0,
+        high=1,
     )
     variant: str = setting(
-        "paper", "the paper's equations, or what the released code does", choices=("paper", "release")
+        "paper",
+        "the paper's equations, or what the released code does",
+        choices=("paper", "release"),
     )
 
     def __post_init__(self) -> None:
         if self.variant == "release" and self.threshold:
             raise ConfigError(
-                "the released code makes pseudo-labels for every batch and has no threshold; set threshold = 0"
+                "the released code makes pseudo-labels for every batch and has no threshold; set "
+                "threshold = 0"
             )
 
     @property
@@ -85,13 +107,20 @@ class Hassle(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
-            raise ConfigError("HASSLE needs clients with labels; 'semifl' works with labels at the hub alone")
+            raise ConfigError(
+                "HASSLE needs clients with labels; 'semifl' works with labels at the hub alone"
+            )
 
     def start(self, make: Callable[..., Model]) -> Record:
         models = {name: make(name) for name in DUALS}
         if self.residual:
             models |= {name: make(name, self.residual_width) for name in RESIDUALS}
-        return Record(models=models, previous={name: models[name] for name in DUALS}, tested=models, warm=False)
+        return Record(
+            models=models,
+            previous={name: models[name] for name in DUALS},
+            tested=models,
+            warm=False,
+        )
 
     def predictors(self, state: Record) -> dict[str, Model | Mixture]:
         """Ensemble, supervised and unsupervised model, each dual with its residual."""
@@ -99,16 +128,21 @@ class Hassle(Method):
         models = tuple(tested[name] for name in (*DUALS, *RESIDUALS) if name in tested)
         if not self.residual:
             return {"EM": Mixture(models, (0.5, 0.5)), "SM": models[0], "UM": models[1]}
-        sides = {name: Mixture(models[place::2], (1.0, 1.0)) for place, name in enumerate(("SM", "UM"))}
+        sides = {
+            name: Mixture(models[place::2], (1.0, 1.0)) for place, name in enumerate(("SM", "UM"))
+        }
         return {"EM": Mixture(models, (0.5,) * 4), **sides}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         if self.released and self.residual and not state.warm:
-            state = yield from self.exchange(hub, state, hub.sample(self.active, name="warm-up"), duals=False)
+            state = yield from self.exchange(
+                hub, state, hub.sample(self.active, name="warm-up"), duals=False
+            )
         return (yield from self.exchange(hub, state, hub.sample(self.active), duals=True))
 
     def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Talk:
-        """Send all models, and the supervised one before them, which labels; average what comes back by n_L and n_U.
+        """Send all models, and the supervised one before them, which labels; average what comes
+        back by n_L and n_U.
 
         The released code teaches residuals by both duals of the round before, so there both go out.
         """
@@ -116,11 +150,16 @@ class Hassle(Method):
         if self.released and self.residual:
             message["previous_unsupervised"] = state.previous["unsupervised"]
         reply = yield Ask(self.client, to, message)
-        models = yield from with_statistics({name: reply.mean(name) for name in state.models}, hub, "everyone")
+        models = yield from with_statistics(
+            {name: reply.mean(name) for name in state.models}, hub, "everyone"
+        )
         old = {name: state.models[name] for name in DUALS}
-        # A residual was trained against the duals that were sent: it is tested with those (w^(t-1) + r^(t)).
+        # A residual was trained against the duals that were sent: it is tested with those (w^(t-1)
+        # + r^(t)).
         tested = models | (state.previous if self.released else old) if self.residual else models
-        return Record(models=models, previous=old if duals else state.previous, tested=tested, warm=True)
+        return Record(
+            models=models, previous=old if duals else state.previous, tested=tested, warm=True
+        )
 
     def client(self, me: Me, message: Record) -> Talk:
         work: dict[str, Train] = {}
@@ -136,12 +175,16 @@ class Hassle(Method):
         counts = {"supervised": len(me.labelled), "unsupervised": len(me.unlabelled)}
         return Upload(
             weight={name: counts[name.removesuffix("_residual")] for name in work},
-            report={f"{name}_loss": trained[name].metrics["loss"] for name in DUALS if name in work},
+            report={
+                f"{name}_loss": trained[name].metrics["loss"] for name in DUALS if name in work
+            },
             **{name: answer.model for name, answer in trained.items()},
         )
 
     def label(self, me: Me, message: Record) -> Talk:
-        """Eq. (11), or eq. (5) without residuals; the released code labels each batch by itself, in the loss."""
+        """Eq. (11), or eq. (5) without residuals; the released code labels each batch by itself, in
+        the loss.
+        """
         if self.released:
             return me.unlabelled
         guess = yield Predict(self.labeller(message), me.unlabelled, threshold=self.threshold)
@@ -158,26 +201,45 @@ class Hassle(Method):
         streams = {"images": Stream(images, view=self.view, batch=self.batch)}
         sgd = SGD(self.rate, self.momentum)
         other_dual = message.previous if self.released and own == "unsupervised" else message[other]
-        frozen: dict[str, Any] = {"other": other_dual.parameters, "labeller": self.labeller(message)}
+        frozen: dict[str, Any] = {
+            "other": other_dual.parameters,
+            "labeller": self.labeller(message),
+        }
         work = {}
         if message.duals:
-            work[own] = Train(message[own], streams, self.dual_loss, sgd, epochs=self.epochs, frozen=frozen)
+            work[own] = Train(
+                message[own], streams, self.dual_loss, sgd, epochs=self.epochs, frozen=frozen
+            )
         if self.residual:
-            frozen = {"own": message[own], "other": message[other], "labeller": self.labeller(message)}
+            frozen = {
+                "own": message[own],
+                "other": message[other],
+                "labeller": self.labeller(message),
+            }
             if self.released:
-                before = message.previous if other == "supervised" else message.previous_unsupervised
+                before = (
+                    message.previous if other == "supervised" else message.previous_unsupervised
+                )
                 frozen |= {"other": before, "other_residual": message[f"{other}_residual"]}
-            loss = self.supervised_residual_loss if own == "supervised" else self.unsupervised_residual_loss
+            loss = (
+                self.supervised_residual_loss
+                if own == "supervised"
+                else self.unsupervised_residual_loss
+            )
             decayed = SGD(self.rate, self.momentum, decay=self.residual_decay)
             name = f"{own}_residual"
-            work[name] = Train(message[name], streams, loss, decayed, steps=self.residual_steps, frozen=frozen)
+            work[name] = Train(
+                message[name], streams, loss, decayed, steps=self.residual_steps, frozen=frozen
+            )
         return work
 
     def dual_loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         """Eq. (12)."""
         loss = cross_entropy(model(batch.images.images), _labels(batch, frozen))
         if self.proximity:
-            loss = loss + self.proximity_weight * squared_distance(model.parameters, frozen["other"])
+            loss = loss + self.proximity_weight * squared_distance(
+                model.parameters, frozen["other"]
+            )
         return loss
 
     def supervised_residual_loss(self, residual: Model, batch: Batch, frozen: Tree) -> Tensor:
@@ -186,7 +248,9 @@ class Hassle(Method):
     def unsupervised_residual_loss(self, residual: Model, batch: Batch, frozen: Tree) -> Tensor:
         return self.residual_loss(residual, batch, frozen, self.unsupervised_temperature)
 
-    def residual_loss(self, residual: Model, batch: Batch, frozen: Tree, temperature: float) -> Tensor:
+    def residual_loss(
+        self, residual: Model, batch: Batch, frozen: Tree, temperature: float
+    ) -> Tensor:
         """Eqs. (7)-(9): what the other dual knows more, and what makes the sum predict well."""
         images = batch.images.images
         output, own = residual(images), frozen["own"].evaluate(images).detach()

@@ -1,4 +1,6 @@
-"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017): the moving average of the weights answers, the model follows."""
+"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017): the moving average of the weights answers,
+the model follows.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +17,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class MeanTeacher(Central):
-    """Eqs. (1)-(2). USB's code compares the teacher with itself, so its term has no gradient; this one has."""
+    """Eqs. (1)-(2). USB's code compares the teacher with itself, so its term has no gradient; this
+    one has.
+    """
 
     views: ClassVar[tuple[str, ...]] = ("weak", "weak")
 

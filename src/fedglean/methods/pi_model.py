@@ -15,7 +15,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class PiModel(Central):
-    """Algorithm 1, with the second view's gradient stopped as in TorchSSL, whose weight assumes that."""
+    """Algorithm 1, with the second view's gradient stopped as in TorchSSL, whose weight assumes
+    that.
+    """
 
     views: ClassVar[tuple[str, ...]] = ("weak", "weak")
 

@@ -1,4 +1,6 @@
-"""The pieces of ProxyFL: the rows of a model's last layer as proxies of the classes, tuned and drawn to."""
+"""The pieces of ProxyFL: the rows of a model's last layer as proxies of the classes, tuned and
+drawn to.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -14,14 +16,23 @@ def with_projections(model: Model, key: int) -> Model:
     """The model with the maps of features and of proxies, each as large as there are features."""
     weight = model.parameters["output.weight"]
     size = weight.shape[1]
-    shapes = {"features.weight": (size, size), "features.bias": (size,), "proxies.weight": (size, size)}
-    drawn = {f"projection.{name}": by_fan_in(fold_int(key, name), shape, size) for name, shape in shapes.items()}
+    shapes = {
+        "features.weight": (size, size),
+        "features.bias": (size,),
+        "proxies.weight": (size, size),
+    }
+    drawn = {
+        f"projection.{name}": by_fan_in(fold_int(key, name), shape, size)
+        for name, shape in shapes.items()
+    }
     extra = {name: value.to(weight) for name, value in drawn.items()}
     return Model(model.architecture, {**model.parameters, **extra}, model.statistics)
 
 
 def featured(model: Model) -> Model:
-    """The model as seen before its last layer, which becomes the identity; running averages stay shared."""
+    """The model as seen before its last layer, which becomes the identity; running averages stay
+    shared.
+    """
     weight = model.parameters["output.weight"]
     size = weight.shape[1]
     identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
@@ -42,11 +53,14 @@ def projected(model: Model, features: Tensor) -> tuple[Tensor, Tensor]:
     return F.normalize(mapped, dim=-1), F.normalize(proxies, dim=-1)
 
 
-def contrast(features: Tensor, proxies: Tensor, probabilities: Tensor, sure: Tensor, prior: Tensor) -> Tensor:
+def contrast(
+    features: Tensor, proxies: Tensor, probabilities: Tensor, sure: Tensor, prior: Tensor
+) -> Tensor:
     """Indecisive-categories proxy learning, a loss an image.
 
-    An image's classes are its likeliest one where it is sure, else all that are likelier than in general, weighed by
-    their probabilities. Images without a common class that point the same way push each other off.
+    An image's classes are its likeliest one where it is sure, else all that are likelier than in
+    general, weighed by their probabilities. Images without a common class that point the same way
+    push each other off.
     """
     best = one_hot(probabilities.argmax(-1), like=probabilities)
     likely = (probabilities > prior).to(probabilities.dtype)
@@ -67,6 +81,10 @@ def widest_gap(proxies: Tensor) -> Tensor:
 
 
 def proxy_loss(proxies: Tensor, points: Tensor, label: Tensor, margin: Tensor) -> Tensor:
-    """Cross-entropy of being nearest to the proxy of one's class although the margin is added to its distance."""
-    distance = torch.cdist(points, proxies, compute_mode="donot_use_mm_for_euclid_dist")  # exact where they are near
+    """Cross-entropy of being nearest to the proxy of one's class although the margin is added to
+    its distance.
+    """
+    distance = torch.cdist(
+        points, proxies, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # exact where they are near
     return cross_entropy(-(distance + margin * one_hot(label, like=distance)), label)

@@ -1,19 +1,25 @@
-"""ProxyFL (Chen, Wang, CVPR 2026): labels at clients; the rows of the last layer stand for the classes ("proxies").
+"""ProxyFL (Chen, Wang, CVPR 2026): labels at clients; the rows of the last layer stand for the
+classes ("proxies").
 
-1. Global proxy tuning, at the hub: the averaged rows are trained until they are nearest to every client's rows of
-   their class, by a margin. A row that lies far off pulls no harder than one nearby, as it would in the mean.
-2. Indecisive-categories proxy learning, at clients: an image of which no model is sure is not left out. It is drawn to
-   the proxies of all classes that are likelier for it than they are in general, and pushed off images that share no
-   such class with it. Sure images are drawn to the proxy of their one class.
+1. Global proxy tuning, at the hub: the averaged rows are trained until they are nearest to every
+  client's rows of their class, by a margin. A row that lies far off pulls no harder than one
+  nearby, as it would in the mean.
+2. Indecisive-categories proxy learning, at clients: an image of which no model is sure is not left
+  out. It is drawn to the proxies of all classes that are likelier for it than they are in general,
+  and pushed off images that share no such class with it. Sure images are drawn to the proxy of
+  their one class.
 
-Everything here follows the released code (the paper's text was not at hand): what it calls the prior is a slow average
-of the class shares that clients report, pseudo-labels are the global model's, used where it or the local model is sure.
-Features and proxies meet through two learned linear maps, which travel with the model as `projection.*`. What is
-different: momentum starts afresh at every visit (the release hands one optimiser from client to client), and a client
-weighs its images once (there its labelled ones twice). A fully labelled client does all of this with its own images, as
-they are put among the unlabelled ones; a client without labels lacks the supervised term.
+Everything here follows the released code (the paper's text was not at hand): what it calls the
+prior is a slow average of the class shares that clients report, pseudo-labels are the global
+model's, used where it or the local model is sure. Features and proxies meet through two learned
+linear maps, which travel with the model as `projection.*`. What is different: momentum starts
+afresh at every visit (the release hands one optimiser from client to client), and a client weighs
+its images once (there its labelled ones twice). A fully labelled client does all of this with its
+own images, as they are put among the unlabelled ones; a client without labels lacks the supervised
+term.
 
-The hub needs each client's rows one by one, so this method cannot be combined with secure aggregation.
+The hub needs each client's rows one by one, so this method cannot be combined with secure
+aggregation.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +31,29 @@ from torch.func import grad
 
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, moving_average, one_hot
-from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Expect,
+    Hub,
+    Me,
+    Method,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_clients, pooled, with_statistics
-from fedglean.methods.proxies import classified, contrast, featured, projected, proxy_loss, widest_gap, with_projections
+from fedglean.methods.proxies import (
+    classified,
+    contrast,
+    featured,
+    projected,
+    proxy_loss,
+    widest_gap,
+    with_projections,
+)
 from fedglean.models import Model
 from fedglean.randomness import fold_int, order
 from fedglean.sgd import SGD, standard_step
@@ -38,20 +64,32 @@ LARGEST = 4096
 
 @dataclass(frozen=True)
 class ProxyFL(Method):
-    """FedAvg with FixMatch by global pseudo-labels, tuned proxies and a contrast over all images."""
+    """FedAvg with FixMatch by global pseudo-labels, tuned proxies and a contrast over all
+    images.
+    """
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
-    epochs: int = setting(5, "local epochs; each is as many steps as labelled batches fit into all images", low=1)
+    epochs: int = setting(
+        5, "local epochs; each is as many steps as labelled batches fit into all images", low=1
+    )
     labelled_batch: int = setting(128, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
     threshold: float = setting(0.95, "confidence from which a guess is trusted", low=0, high=1)
     pseudo_weight: float = setting(1.0, "weight of the pseudo-labels' loss", low=0)
-    contrast_weight: float = setting(1.0, "weight of the contrast between proxies and images", low=0)
-    prior_decay: float = setting(0.99, "how slowly the class shares follow what clients report", low=0, high=1)
-    tuning_epochs: int = setting(100, "epochs over the clients' proxies at the hub; 10 for CIFAR-100", low=0)
+    contrast_weight: float = setting(
+        1.0, "weight of the contrast between proxies and images", low=0
+    )
+    prior_decay: float = setting(
+        0.99, "how slowly the class shares follow what clients report", low=0, high=1
+    )
+    tuning_epochs: int = setting(
+        100, "epochs over the clients' proxies at the hub; 10 for CIFAR-100", low=0
+    )
     tuning_batch: int = setting(4, "proxies in a batch at the hub", low=1)
     tuning_rate: float = setting(0.005, "learning rate at the hub", low=0)
-    largest_margin: float = setting(100.0, "bound of the margin, else the widest gap between neighbours", low=0)
+    largest_margin: float = setting(
+        100.0, "bound of the margin, else the widest gap between neighbours", low=0
+    )
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(1e-4, "weight decay", low=0)
@@ -68,41 +106,70 @@ class ProxyFL(Method):
         classes, features = model.parameters["output.weight"].shape
         if features > LARGEST:
             raise ConfigError(
-                f"ProxyFL maps features to features, at most {LARGEST}, but {model.architecture.name} has {features}"
+                f"ProxyFL maps features to features, at most {LARGEST}, but "
+                f"{model.architecture.name} has {features}"
             )
         prior = model.parameters["output.bias"].new_full((classes,), 1 / classes)
         return Record(model=model, prior=prior)
 
     def predictors(self, state: Record) -> dict[str, Model]:
-        named = {name: state.model.parameters[name] for name in state.model.architecture.plan.parameters}
+        named = {
+            name: state.model.parameters[name] for name in state.model.architecture.plan.parameters
+        }
         return {"model": Model(state.model.architecture, named, state.model.statistics)}
 
     def round(self, hub: Hub, state: Record) -> Talk:
         model = with_projections(state.model, hub.key) if hub.round == 1 else state.model
         message = {"model": model, "prior": state.prior}
-        expect = {"counts": Expect(state.prior, bound=float(self.labelled_batch + self.unlabelled_batch), low=0)}
-        reply = yield Ask(self.client, hub.sample(self.active), message, expect=expect, once=["counts"], collect="all")
+        expect = {
+            "counts": Expect(
+                state.prior, bound=float(self.labelled_batch + self.unlabelled_batch), low=0
+            )
+        }
+        reply = yield Ask(
+            self.client,
+            hub.sample(self.active),
+            message,
+            expect=expect,
+            once=["counts"],
+            collect="all",
+        )
         if not reply.has("model"):
             return Record(state, model=model)
         mean, counts = reply.mean("model"), reply.sum("counts")
-        sent = [upload.trees["model"] for upload in reply.uploads.values() if "model" in upload.trees]
+        sent = [
+            upload.trees["model"] for upload in reply.uploads.values() if "model" in upload.trees
+        ]
         rows = [own.parameters["output.weight"] for own in sent]
-        proxies = self.tuned(mean.parameters["output.weight"], torch.stack(rows), fold_int(hub.key, "proxies"))
+        proxies = self.tuned(
+            mean.parameters["output.weight"], torch.stack(rows), fold_int(hub.key, "proxies")
+        )
         mean = mean.with_parameters({**mean.parameters, "output.weight": proxies})
         models = yield from with_statistics({"model": mean}, hub, "everyone")
         shares = counts / counts.sum().clamp(min=1)
-        prior = moving_average(state.prior, shares, self.prior_decay) if float(counts.sum()) else state.prior
+        prior = (
+            moving_average(state.prior, shares, self.prior_decay)
+            if float(counts.sum())
+            else state.prior
+        )
         return Record(model=models["model"], prior=prior)
 
     def tuned(self, proxies: Tensor, rows: Tensor, key: int) -> Tensor:
         """Global proxy tuning: SGD over the clients' rows (clients x classes x features)."""
         clients, classes, _ = rows.shape
-        points, label = rows.flatten(0, 1), torch.arange(classes, device=rows.device).repeat(clients)
+        points, label = (
+            rows.flatten(0, 1),
+            torch.arange(classes, device=rows.device).repeat(clients),
+        )
         margin = widest_gap(proxies).clamp(max=self.largest_margin)
         slope = grad(proxy_loss)
         for epoch in range(self.tuning_epochs):
-            for some in torch.split(order(fold_int(key, epoch), len(points), rows.device), self.tuning_batch):
-                proxies = proxies - self.tuning_rate * slope(proxies, points[some], label[some], margin)
+            for some in torch.split(
+                order(fold_int(key, epoch), len(points), rows.device), self.tuning_batch
+            ):
+                proxies = proxies - self.tuning_rate * slope(
+                    proxies, points[some], label[some], margin
+                )
         return proxies
 
     def client(self, me: Me, message: Record) -> Talk:
@@ -112,18 +179,39 @@ class ProxyFL(Method):
         streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
         last = torch.tensor((self.epochs - 1) * steps, device=message.prior.device)
         frozen = {"global": message.model, "prior": message.prior, "last": last}
-        memory = {"sgd": self.sgd.fresh_memory(message.model), "counts": torch.zeros_like(message.prior)}
+        memory = {
+            "sgd": self.sgd.fresh_memory(message.model),
+            "counts": torch.zeros_like(message.prior),
+        }
         trained = yield Train(
-            message.model, streams, step=self.step, steps=self.epochs * steps, memory=memory, frozen=frozen,
+            message.model,
+            streams,
+            step=self.step,
+            steps=self.epochs * steps,
+            memory=memory,
+            frozen=frozen,
             rate=self.rate,
-        )  # fmt: skip
+        )
         weight = {"model": total, "counts": 1.0}
-        return Upload(model=trained.model, counts=trained.memory["counts"], weight=weight, report=trained.metrics)
+        return Upload(
+            model=trained.model,
+            counts=trained.memory["counts"],
+            weight=weight,
+            report=trained.metrics,
+        )
 
-    def step(self, model: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        """The standard step; in the last epoch the labels and trusted pseudo-labels are counted by class."""
-        model, sgd, metrics = standard_step(self.loss, self.sgd)(model, memory["sgd"], batch, frozen)
-        seen = torch.where(batch.step >= frozen["last"], metrics.pop("seen"), torch.zeros_like(memory["counts"]))
+    def step(
+        self, model: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
+        """The standard step; in the last epoch the labels and trusted pseudo-labels are counted by
+        class.
+        """
+        model, sgd, metrics = standard_step(self.loss, self.sgd)(
+            model, memory["sgd"], batch, frozen
+        )
+        seen = torch.where(
+            batch.step >= frozen["last"], metrics.pop("seen"), torch.zeros_like(memory["counts"])
+        )
         return model, {"sgd": sgd, "counts": memory["counts"] + seen}, metrics
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
@@ -131,7 +219,10 @@ class ProxyFL(Method):
         features = jointly(featured(model), *batch.unlabelled.views, *known)
         weak, strong, *labelled = (classified(model, part) for part in features)
         common = frozen["global"].evaluate(batch.unlabelled.images).detach().softmax(-1)
-        guess, confidence = common.argmax(-1), torch.maximum(common, weak.detach().softmax(-1)).amax(-1)
+        guess, confidence = (
+            common.argmax(-1),
+            torch.maximum(common, weak.detach().softmax(-1)).amax(-1),
+        )
         sure = confidence >= self.threshold
         trusted = sure.to(common.dtype)
         loss = self.pseudo_weight * masked_cross_entropy(strong, guess, trusted)

@@ -1,4 +1,6 @@
-"""Pseudo-Labeling (Lee 2013): the model's likeliest class is a label, where the model is sure of it."""
+"""Pseudo-Labeling (Lee 2013): the model's likeliest class is a label, where the model is sure of
+it.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,8 +22,12 @@ class PseudoLabeling(Central):
     views: ClassVar[tuple[str, ...]] = ("weak",)
 
     weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
-    ramp: float = setting(0.4, "share of the run over which the weight grows, linearly", low=0, high=1)
-    threshold: float = setting(0.95, "confidence from which a pseudo-label is used; 0 uses all", low=0, high=1)
+    ramp: float = setting(
+        0.4, "share of the run over which the weight grows, linearly", low=0, high=1
+    )
+    threshold: float = setting(
+        0.95, "confidence from which a pseudo-label is used; 0 uses all", low=0, high=1
+    )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         logits = model(batch.unlabelled.images)

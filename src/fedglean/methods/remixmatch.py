@@ -1,7 +1,9 @@
-"""ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a rotation to tell.
+"""ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a
+rotation to tell.
 
-A guess comes from one weak view, moved by what the model says too often; it is the target of two strong views, mixed,
-and of one unmixed. Strong views are the configured RandAugment, not the paper's CTAugment.
+A guess comes from one weak view, moved by what the model says too often; it is the target of two
+strong views, mixed, and of one unmixed. Strong views are the configured RandAugment, not the
+paper's CTAugment.
 """
 
 from dataclasses import dataclass, replace
@@ -24,24 +26,38 @@ HEAD = ("output.weight", "output.bias")
 
 @dataclass(frozen=True)
 class ReMixMatch(Central):
-    """Algorithm 1. The rotation head is four more rows of the last layer, which are left out of tests."""
+    """Algorithm 1. The rotation head is four more rows of the last layer, which are left out of
+    tests.
+    """
 
     labelled_view: ClassVar[str] = "strong"
     views: ClassVar[tuple[str, ...]] = ("weak", "strong", "strong")
 
     mix_weight: float = setting(1.5, "weight of the guessed labels of mixed images", low=0)
-    strong_weight: float = setting(0.5, "weight of the guessed labels of an unmixed strong view", low=0)
-    rotation_weight: float = setting(0.5, "weight of telling how far a strong view was rotated", low=0)
-    ramp: float = setting(1 / 64, "share of the run over which the first two weights grow, linearly", low=0, high=1)
+    strong_weight: float = setting(
+        0.5, "weight of the guessed labels of an unmixed strong view", low=0
+    )
+    rotation_weight: float = setting(
+        0.5, "weight of telling how far a strong view was rotated", low=0
+    )
+    ramp: float = setting(
+        1 / 64, "share of the run over which the first two weights grow, linearly", low=0, high=1
+    )
     temperature: float = setting(0.5, "sharpening of a guess; 1 leaves it as it is", low=1e-3)
-    concentration: float = setting(0.75, "both parameters of the Beta distribution of the ratio", low=0.01, high=1)
-    alignment: float = setting(0.999, "decay of the average guess that alignment divides by", low=0, high=1)
+    concentration: float = setting(
+        0.75, "both parameters of the Beta distribution of the ratio", low=0.01, high=1
+    )
+    alignment: float = setting(
+        0.999, "decay of the average guess that alignment divides by", low=0, high=1
+    )
 
     def built(self, model: Model) -> Model:
         """With rows for the four rotations, which start at zero, as the last layer may."""
         shape = model.architecture.shape
         if shape[1] != shape[2]:
-            raise ConfigError(f"ReMixMatch rotates images, so they must be square, not {shape[1]} x {shape[2]}")
+            raise ConfigError(
+                f"ReMixMatch rotates images, so they must be square, not {shape[1]} x {shape[2]}"
+            )
         old = {name: model.parameters[name] for name in HEAD}
         rows = {name: part.new_zeros(TURNS, *part.shape[1:]) for name, part in old.items()}
         return _with_head(model, {name: torch.cat([old[name], rows[name]]) for name in HEAD})
@@ -50,7 +66,10 @@ class ReMixMatch(Central):
         return _with_head(model, {name: model.parameters[name][:-TURNS] for name in HEAD})
 
     def fresh_memory(self, model: Model) -> dict[str, Tree]:
-        return {**super().fresh_memory(model), "mean_guess": torch.zeros_like(model.parameters["output.bias"][:-TURNS])}
+        return {
+            **super().fresh_memory(model),
+            "mean_guess": torch.zeros_like(model.parameters["output.bias"][:-TURNS]),
+        }
 
     def frozen(self, me: Me, message: Record) -> dict[str, Tensor]:
         """Guesses are aligned to the site's labels."""
@@ -58,11 +77,15 @@ class ReMixMatch(Central):
         assert label is not None
         return {**super().frozen(me, message), "label_share": one_hot(label, like).mean(0)}
 
-    def step(self, model: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Model, Tree, dict[str, Tensor]]:
+    def step(
+        self, model: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Model, Tree, dict[str, Tensor]]:
         guess = model.for_training()(batch.unlabelled.images)[:, :-TURNS].softmax(-1)
         mean = average_guess(memory["mean_guess"], guess.mean(0), self.alignment)
         target = sharpen(aligned(guess, frozen["label_share"], mean), 1 / self.temperature)
-        return super().step(model, {**memory, "mean_guess": mean}, batch, {**frozen, "guess": target})
+        return super().step(
+            model, {**memory, "mean_guess": mean}, batch, {**frozen, "guess": target}
+        )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         weak, strong, other = batch.unlabelled.views
@@ -72,7 +95,10 @@ class ReMixMatch(Central):
         mixed, soft = mix(batch.key, images, label, self.concentration)
         turned, turn = turned_at_random(batch.key, strong)
         logits = model(mixed)[:, :-TURNS]
-        fit, guessed = cross_entropy(logits[:count], soft[:count]), cross_entropy(logits[count:], soft[count:])
+        fit, guessed = (
+            cross_entropy(logits[:count], soft[:count]),
+            cross_entropy(logits[count:], soft[count:]),
+        )
         unmixed = cross_entropy(model(strong)[:, :-TURNS], guess)
         rotation = cross_entropy(model(turned)[:, -TURNS:], turn)
         share = ramp(frozen["progress"], self.ramp)

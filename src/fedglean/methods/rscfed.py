@@ -1,15 +1,17 @@
 """RSCFed (Liang, Lin, Fu, Zhu, Li, CVPR 2022): a few labelled clients, many without any label.
 
-Unlabelled clients train a student against their own mean teacher, and some of them go astray. So a round draws several
-small subsets of clients, makes a consensus of each, in which a model far from the subset's mean counts less, and takes
-the mean of these. Defaults and rules are those of the released code, which starts from a stored model that a labelled
-client trained before; here the labelled clients train it in round 1.
+Unlabelled clients train a student against their own mean teacher, and some of them go astray. So a
+round draws several small subsets of clients, makes a consensus of each, in which a model far from
+the subset's mean counts less, and takes the mean of these. Defaults and rules are those of the
+released code, which starts from a stored model that a labelled client trained before; here the
+labelled clients train it in round 1.
 
-A subset takes two exchanges. The hub sends the mean back and every client weighs its own model by the distance that
-only it can see: the hub sees sums alone, so secure aggregation is possible, for one more model in each direction.
+A subset takes two exchanges. The hub sends the mean back and every client weighs its own model by
+the distance that only it can see: the hub sees sums alone, so secure aggregation is possible, for
+one more model in each direction.
 
-A client with labels learns from these alone, for the paper knows no partially labelled client; one without learns from
-its teacher.
+A client with labels learns from these alone, for the paper knows no partially labelled client; one
+without learns from its teacher.
 """
 
 import math
@@ -22,7 +24,19 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import consistency, moving_average
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    Me,
+    Method,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD, standard_step
@@ -31,7 +45,9 @@ from fedglean.tree import Record, Tree
 
 @dataclass(frozen=True)
 class RSCFed(Method):
-    """A client drawn into several subsets trains for each, from the same global model; its teacher goes on."""
+    """A client drawn into several subsets trains for each, from the same global model; its teacher
+    goes on.
+    """
 
     subsets: int = setting(3, "M: subsets of clients per round", low=1)
     subset_size: int = setting(5, "K: clients of a subset", low=1)
@@ -43,10 +59,14 @@ class RSCFed(Method):
     momentum: float = setting(0.9, "momentum, kept from visit to visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(5.0, "largest norm of a gradient", low=1e-6)
-    unlabelled_weight: float = setting(0.02, "weight of the squared difference from the teacher", low=0)
+    unlabelled_weight: float = setting(
+        0.02, "weight of the squared difference from the teacher", low=0
+    )
     temperature: float = setting(0.5, "below 1 the teacher's predictions are sharpened", low=1e-3)
     teacher_decay: float = setting(0.999, "largest decay of the teacher's average", low=0, high=1)
-    labelled_times: float = setting(6.0, "how much more an image of a labelled client counts, both times", low=1)
+    labelled_times: float = setting(
+        6.0, "how much more an image of a labelled client counts, both times", low=1
+    )
     labelled_scale: float = setting(100.0, "beta in a subset with a labelled client", low=0)
     unlabelled_scale: float = setting(1e4, "beta in a subset without one", low=0)
 
@@ -55,7 +75,9 @@ class RSCFed(Method):
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
-            raise ConfigError("RSCFed needs clients with labels; 'semifl' works with labels at the hub alone")
+            raise ConfigError(
+                "RSCFed needs clients with labels; 'semifl' works with labels at the hub alone"
+            )
 
     def round(self, hub: Hub, state: Record) -> Talk:
         model = state.model if hub.round > 1 else (yield from self.warmed_up(hub, state.model))
@@ -75,11 +97,15 @@ class RSCFed(Method):
         return model
 
     def consensus(self, hub: Hub, model: Model, drawn: list[int]) -> Talk:
-        """Distance-reweighted aggregation; a subset in which nobody has an image leaves the model as it is."""
+        """Distance-reweighted aggregation; a subset in which nobody has an image leaves the model
+        as it is.
+        """
         reply = yield Ask(self.train, drawn, {"model": model.for_training()})
         has_labels = any(hub.clients[client].labelled for client in reply.answered)
         scale = self.labelled_scale if has_labels else self.unlabelled_scale
-        reply = yield Ask(self.weigh, reply.answered, {"model": reply.mean("model"), "scale": scale})
+        reply = yield Ask(
+            self.weigh, reply.answered, {"model": reply.mean("model"), "scale": scale}
+        )
         return reply.mean("model")
 
     def train(self, me: Me, message: Record) -> Talk:
@@ -88,28 +114,56 @@ class RSCFed(Method):
         memory = None if me.state is None else me.state["memory"]
         trained = yield self.training(me, message.model.for_training(), memory)
         keep = {"model": trained.model, "memory": trained.memory}
-        return Upload(model=trained.model, weight=self.data_weight(me), keep=keep, report=trained.metrics)
+        return Upload(
+            model=trained.model, weight=self.data_weight(me), keep=keep, report=trained.metrics
+        )
 
     def training(self, me: Me, model: Model, memory: Tree) -> Train:
         if len(me.labelled):
             streams = {"labelled": Stream(me.labelled, batch=self.batch)}
-            return Train(model, streams, supervised, self.sgd(self.labelled_rate), epochs=self.epochs, memory=memory)
+            return Train(
+                model,
+                streams,
+                supervised,
+                self.sgd(self.labelled_rate),
+                epochs=self.epochs,
+                memory=memory,
+            )
         streams = {"images": Stream(me.unlabelled, view=("weak", "weak"), batch=self.batch)}
         if memory is None:
             steps = next(iter(model.parameters.values())).new_zeros(())
             memory = {**self.sgd(0.0).fresh_memory(model), "teacher": model, "steps": steps}
-        return Train(model, streams, step=self.step, epochs=self.epochs, memory=memory, rate=self.unlabelled_rate)
+        return Train(
+            model,
+            streams,
+            step=self.step,
+            epochs=self.epochs,
+            memory=memory,
+            rate=self.unlabelled_rate,
+        )
 
-    def step(self, student: Model, memory: Tree, batch: Batch, frozen: Tree) -> tuple[Model, Tree, dict[str, Tensor]]:
-        """The teacher counts its steps over all visits: at its very first one it becomes the student."""
+    def step(
+        self, student: Model, memory: Tree, batch: Batch, frozen: Tree
+    ) -> tuple[Model, Tree, dict[str, Tensor]]:
+        """The teacher counts its steps over all visits: at its very first one it becomes the
+        student.
+        """
         teacher, steps = memory["teacher"], memory["steps"]
         frozen = {"teacher": teacher}
-        student, memory, metrics = standard_step(self.teacher_loss, self.sgd(0.0))(student, memory, batch, frozen)
+        student, memory, metrics = standard_step(self.teacher_loss, self.sgd(0.0))(
+            student, memory, batch, frozen
+        )
         decay = (1 - 1 / (steps + 1)).clamp(max=self.teacher_decay)
-        return student, {**memory, "teacher": moving_average(teacher, student, decay), "steps": steps + 1}, metrics
+        return (
+            student,
+            {**memory, "teacher": moving_average(teacher, student, decay), "steps": steps + 1},
+            metrics,
+        )
 
     def teacher_loss(self, student: Model, batch: Batch, frozen: Tree) -> Tensor:
-        """Squared difference from the sharpened prediction, summed over classes: no threshold, two weak views."""
+        """Squared difference from the sharpened prediction, summed over classes: no threshold, two
+        weak views.
+        """
         one, other = batch.images.views
         logits, target = student(other), frozen["teacher"].evaluate(one) / self.temperature
         return self.unlabelled_weight * logits.shape[-1] * consistency(logits, target)
@@ -126,7 +180,9 @@ class RSCFed(Method):
         return images(me) * self.share(me)
 
     def share(self, me: Me) -> float:
-        """What an image counts; only ratios matter, and a weight may not exceed the number of images."""
+        """What an image counts; only ratios matter, and a weight may not exceed the number of
+        images.
+        """
         return 1.0 if len(me.labelled) else 1 / self.labelled_times
 
 

@@ -1,15 +1,18 @@
-"""SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): labels at clients, and two models that label the rest.
+"""SAGE (Liu, Shang, Zhang, Lu, Gong, Xue, Wang, CVPR 2025): labels at clients, and two models that
+label the rest.
 
-Where classes are skewed, the model in training is sure of its client's classes and the global model of everybody's.
-SAGE lets both guess. Where the local model is sure, the target is a mixture of both one-hot guesses that leans to the
-global one the further the two confidences are apart; elsewhere it is the global guess.
+Where classes are skewed, the model in training is sure of its client's classes and the global model
+of everybody's. SAGE lets both guess. Where the local model is sure, the target is a mixture of both
+one-hot guesses that leans to the global one the further the two confidences are apart; elsewhere it
+is the global guess.
 
-The rule and all numbers follow the released code; the paper's tables use it on ResNet-8. What is different here:
-momentum starts afresh at every visit (the release hands one optimiser from client to client), and a client weighs as
-many images as it has (there its labelled ones count twice, for they are put among the unlabelled ones too).
+The rule and all numbers follow the released code; the paper's tables use it on ResNet-8. What is
+different here: momentum starts afresh at every visit (the release hands one optimiser from client
+to client), and a client weighs as many images as it has (there its labelled ones count twice, for
+they are put among the unlabelled ones too).
 
-A fully labelled client does all of this with its own images, as SAGE puts them among the unlabelled ones; a client
-without labels trains on the targets alone.
+A fully labelled client does all of this with its own images, as SAGE puts them among the unlabelled
+ones; a client without labels trains on the targets alone.
 """
 
 import math
@@ -32,11 +35,15 @@ class Sage(Method):
     """FedAvg with FixMatch at clients, its pseudo-labels corrected by the global model."""
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
-    epochs: int = setting(5, "local epochs; each is as many steps as labelled batches fit into all images", low=1)
+    epochs: int = setting(
+        5, "local epochs; each is as many steps as labelled batches fit into all images", low=1
+    )
     labelled_batch: int = setting(128, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
     threshold: float = setting(0.95, "confidence from which a guess is trusted", low=0, high=1)
-    half_gap: float = setting(0.05, "gap of confidences at which the local guess has half the say", low=1e-6, high=1)
+    half_gap: float = setting(
+        0.05, "gap of confidences at which the local guess has half the say", low=1e-6, high=1
+    )
     unlabelled_weight: float = setting(1.0, "weight of the unlabelled loss", low=0)
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
@@ -58,11 +65,15 @@ class Sage(Method):
             return None
         streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
         frozen = {"global": message.model}
-        trained = yield Train(message.model, streams, self.loss, self.sgd, steps=self.epochs * steps, frozen=frozen)
+        trained = yield Train(
+            message.model, streams, self.loss, self.sgd, steps=self.epochs * steps, frozen=frozen
+        )
         return Upload(model=trained.model, weight=total, report=trained.metrics)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """The divergence from a target differs from the cross-entropy by the target's entropy: gradients are equal."""
+        """The divergence from a target differs from the cross-entropy by the target's entropy:
+        gradients are equal.
+        """
         known = [batch.labelled.images] if "labelled" in batch.streams else []
         weak, strong, *labelled = jointly(model, *batch.unlabelled.views, *known)
         common = frozen["global"].evaluate(batch.unlabelled.images).detach().softmax(-1)
@@ -73,10 +84,14 @@ class Sage(Method):
         return loss, {"trusted": mask.mean()}
 
 
-def corrected(local: Tensor, common: Tensor, threshold: float, half_gap: float) -> tuple[Tensor, Tensor]:
-    """Confidence-driven soft correction: targets from the probabilities of two models, and where either is sure.
+def corrected(
+    local: Tensor, common: Tensor, threshold: float, half_gap: float
+) -> tuple[Tensor, Tensor]:
+    """Confidence-driven soft correction: targets from the probabilities of two models, and where
+    either is sure.
 
-    The local guess has the say exp(-kappa gap), kappa = ln 2 / half_gap: all of it where both are equally confident.
+    The local guess has the say exp(-kappa gap), kappa = ln 2 / half_gap: all of it where both are
+    equally confident.
     """
     local_confidence, local_guess = local.max(-1)
     common_confidence, common_guess = common.max(-1)

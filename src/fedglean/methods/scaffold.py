@@ -1,20 +1,36 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020): every local gradient is corrected by what the client is known to lean to.
+"""SCAFFOLD (Karimireddy et al., ICML 2020): every local gradient is corrected by what the client is
+known to lean to.
 
-The hub keeps c, the mean of the clients' gradients, and a client its own, c_k. A step follows g - c_k + c, so that at
-the optimum of all clients together nobody moves, whatever its own data would like.
+The hub keeps c, the mean of the clients' gradients, and a client its own, c_k. A step follows g -
+c_k + c, so that at the optimum of all clients together nobody moves, whatever its own data would
+like.
 
-Only clients with labels take part, on their labelled images, all with the same weight; a partially labelled client's
-other images and an unlabelled client count for nothing but the test statistics of static batch norm.
+Only clients with labels take part, on their labelled images, all with the same weight; a partially
+labelled client's other images and an unlabelled client count for nothing but the test statistics of
+static batch norm.
 
-c_k follows from the steps that the client really took (option II with its own K), as clients of different sizes have
-different numbers of epochs' steps. It is kept, and c changed, once the upload is admitted: c stays the mean of the c_k.
+c_k follows from the steps that the client really took (option II with its own K), as clients of
+different sizes have different numbers of epochs' steps. It is kept, and c changed, once the upload
+is admitted: c stays the mean of the c_k.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Expect, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import (
+    Ask,
+    Declared,
+    Expect,
+    Hub,
+    Me,
+    Method,
+    Stream,
+    Talk,
+    Train,
+    Upload,
+    setting,
+)
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.sgd import SGD
@@ -31,8 +47,12 @@ class Scaffold(Method):
     rate: float = setting(0.05, "learning rate at clients", low=1e-9)
     global_rate: float = setting(1.0, "how far the hub goes towards the clients' mean", low=0)
     decay: float = setting(0.0, "weight decay", low=0)
-    clip: float | None = setting(None, "largest norm of a gradient, before its correction", low=1e-6)
-    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+    clip: float | None = setting(
+        None, "largest norm of a gradient, before its correction", low=1e-6
+    )
+    view: str = setting(
+        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
+    )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SCAFFOLD", clients)
@@ -45,12 +65,20 @@ class Scaffold(Method):
         model, control = state.model, state.control
         expect = {"change": Expect(control, bound=1e3)}
         message = {"model": model, "control": control}
-        reply = yield Ask(self.client, hub.sample(self.active), message, expect=expect, once=["model", "change"])
+        reply = yield Ask(
+            self.client, hub.sample(self.active), message, expect=expect, once=["model", "change"]
+        )
         # Eq. (5); N counts those who could take part.
         mean, members = reply.mean("model"), sum(client.labelled > 0 for client in hub.clients)
-        weights = tree.map(lambda x, y: x + self.global_rate * (y - x), dict(model.parameters), dict(mean.parameters))
+        weights = tree.map(
+            lambda x, y: x + self.global_rate * (y - x),
+            dict(model.parameters),
+            dict(mean.parameters),
+        )
         control = tree.map(lambda c, change: c + change / members, control, reply.sum("change"))
-        models = yield from with_statistics({"model": mean.with_parameters(weights)}, hub, "everyone")
+        models = yield from with_statistics(
+            {"model": mean.with_parameters(weights)}, hub, "everyone"
+        )
         return Record(model=models["model"], control=control)
 
     def client(self, me: Me, message: Record) -> Talk:
@@ -64,7 +92,9 @@ class Scaffold(Method):
 
 
 def corrected(me: Me, message: Record, training: Train) -> Talk:
-    """Training by g - c_k + c: what it came to, the new c_k and its change. eqs. (3) and (4), option II."""
+    """Training by g - c_k + c: what it came to, the new c_k and its change. eqs. (3) and (4),
+    option II.
+    """
     old = tree.zeros(message.control) if me.state is None else me.state
     correction = tree.subtract(message.control, old)
     trained = yield replace(training, frozen={"correction": correction})

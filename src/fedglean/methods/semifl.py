@@ -1,9 +1,9 @@
 """SemiFL (Diao, Ding, Tarokh, NeurIPS 2022): labels at the hub alone, clients with none.
 
-A round alternates: the hub fine-tunes the global model on its labels; the clients that take part label their images
-once with it, keep the confident ones, and train on them with strong views and Mixup; the hub averages. Defaults
-follow the released code, which clips gradients, keeps each client's momentum from its last visit and averages clients
-with equal weights.
+A round alternates: the hub fine-tunes the global model on its labels; the clients that take part
+label their images once with it, keep the confident ones, and train on them with strong views and
+Mixup; the hub averages. Defaults follow the released code, which clips gradients, keeps each
+client's momentum from its last visit and averages clients with equal weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,30 +42,45 @@ class SemiFL(Method):
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(0.95, "confidence from which a pseudo-label is trusted", low=0, high=1)
+    threshold: float = setting(
+        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
+    )
     mixup: bool = setting(True, "train on Mixup of confident and arbitrary images too")
     mix_concentration: float = setting(
         0.75, "both parameters of the Beta distribution of the Mixup ratio", low=0.01, high=1
     )
-    global_momentum: float = setting(0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99)
+    global_momentum: float = setting(
+        0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99
+    )
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     client_batch: int = setting(10, "batch size at clients", low=1)
-    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    rate: float = setting(
+        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
+    )
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
     keep_momentum: bool = setting(
         True, "a client continues with the momentum of its last visit, as the released code does"
     )
-    combine: str = setting("fine-tune", "how hub and clients meet (Table 2; halves: what it calls FedRGD)",
-                           choices=("fine-tune", "parallel", "halves"))  # fmt: skip
-    labels_from: str = setting("global", "the global model labels each round, or the trained one each batch (Table 2)",
-                               choices=("global", "batch"))  # fmt: skip
+    combine: str = setting(
+        "fine-tune",
+        "how hub and clients meet (Table 2; halves: what it calls FedRGD)",
+        choices=("fine-tune", "parallel", "halves"),
+    )
+    labels_from: str = setting(
+        "global",
+        "the global model labels each round, or the trained one each batch (Table 2)",
+        choices=("global", "batch"),
+    )
     statistics_from: str = setting(
         "everyone", "whose images give the test statistics (Table 3)", choices=("hub", "everyone")
     )
-    statistics_formula: str = setting("cumulative", "the released average, or the paper's pooled one",
-                                      choices=("cumulative", "pooled"))  # fmt: skip
+    statistics_formula: str = setting(
+        "cumulative",
+        "the released average, or the paper's pooled one",
+        choices=("cumulative", "pooled"),
+    )
 
     def __post_init__(self) -> None:
         if self.labels_from == "batch" and self.mixup:
@@ -73,7 +88,9 @@ class SemiFL(Method):
 
     @property
     def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+        return SGD(
+            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("SemiFL", hub_labels, instead="hassle")
@@ -81,13 +98,19 @@ class SemiFL(Method):
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
         memory = self.sgd.fresh_memory(model)
-        return Record(model=model, velocity=tree.zeros(dict(model.parameters)), memory=memory, tested=model)
+        return Record(
+            model=model, velocity=tree.zeros(dict(model.parameters)), memory=memory, tested=model
+        )
 
     def predictors(self, state: Record) -> dict[str, Model]:
         return {"model": state.tested}
 
     def round(self, hub: Hub, state: Record) -> Talk:
-        plays = {"fine-tune": self.fine_tuned_round, "parallel": self.parallel_round, "halves": self.halved_round}
+        plays = {
+            "fine-tune": self.fine_tuned_round,
+            "parallel": self.parallel_round,
+            "halves": self.halved_round,
+        }
         return (yield from plays[self.combine](hub, state))
 
     def fine_tuned_round(self, hub: Hub, state: Record) -> Talk:
@@ -96,11 +119,15 @@ class SemiFL(Method):
         reply = yield self.ask(hub, sent)
         if not reply.has("model"):
             return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
-        model, velocity = with_momentum(tuned.model, reply.mean("model"), state.velocity, self.global_momentum)
+        model, velocity = with_momentum(
+            tuned.model, reply.mean("model"), state.velocity, self.global_momentum
+        )
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=sent)
 
     def parallel_round(self, hub: Hub, state: Record) -> Talk:
-        """Hub and clients train side by side from one model; the hub counts as much as all clients together."""
+        """Hub and clients train side by side from one model; the hub counts as much as all clients
+        together.
+        """
         reply = yield self.ask(hub, state.tested)
         tuned = yield self.train_at_hub(hub, state)
         mean = tuned.model
@@ -114,7 +141,9 @@ class SemiFL(Method):
         for number in (0, 1):
             replies.append((yield replace(ask, to=group(ask.to, number, 2))))
         tuned = yield self.train_at_hub(hub, state)
-        means = [mean_with(tuned.model, reply.sum("model"), reply.count("model")) for reply in replies]
+        means = [
+            mean_with(tuned.model, reply.sum("model"), reply.count("model")) for reply in replies
+        ]
         return (yield from self.met(hub, state, tuned, tree.map(lambda a, b: (a + b) / 2, *means)))
 
     def met(self, hub: Hub, state: Record, tuned: Trained, mean: Model) -> Talk:
@@ -124,7 +153,9 @@ class SemiFL(Method):
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
 
     def finish(self, hub: Hub, state: Record) -> Talk | None:
-        """The last aggregate is fine-tuned once more, as the released code ends on a fine-tuning."""
+        """The last aggregate is fine-tuned once more, as the released code ends on a fine-
+        tuning.
+        """
         return self.final_tuning(hub, state) if self.combine == "fine-tune" else None
 
     def final_tuning(self, hub: Hub, state: Record) -> Talk:
@@ -138,10 +169,20 @@ class SemiFL(Method):
     def train_at_hub(self, hub: Hub, state: Record) -> Train:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
         rate = cosine(self.rate, hub.progress)
-        return Train(state.model, streams, supervised, self.sgd, epochs=self.epochs, memory=state.memory, rate=rate)
+        return Train(
+            state.model,
+            streams,
+            supervised,
+            self.sgd,
+            epochs=self.epochs,
+            memory=state.memory,
+            rate=rate,
+        )
 
     def measured(self, model: Model, hub: Hub) -> Talk:
-        models = yield from with_statistics({"model": model}, hub, self.statistics_from, self.statistics_formula)
+        models = yield from with_statistics(
+            {"model": model}, hub, self.statistics_from, self.statistics_formula
+        )
         return models["model"]
 
     def ask(self, hub: Hub, model: Model) -> Ask:
@@ -152,16 +193,28 @@ class SemiFL(Method):
         if not len(me.unlabelled):
             return None
         per_batch, halves = self.labels_from == "batch", self.combine == "halves"
-        streams = self.unlabelled(me) if per_batch else (yield from self.fix_and_mix(me, message.model))
+        streams = (
+            self.unlabelled(me) if per_batch else (yield from self.fix_and_mix(me, message.model))
+        )
         # In halves who is sure of no image at first stays away, even where labels come by batch.
-        if not streams or (per_batch and halves and not (yield from self.fix_and_mix(me, message.model))):
+        if not streams or (
+            per_batch and halves and not (yield from self.fix_and_mix(me, message.model))
+        ):
             return None
         step = self.step_with_own_labels if per_batch else None
         trained = yield Train(
-            message.model, streams, self.loss, self.sgd, step, self.epochs, memory=me.state, rate=message.rate
+            message.model,
+            streams,
+            self.loss,
+            self.sgd,
+            step,
+            self.epochs,
+            memory=me.state,
+            rate=message.rate,
         )
         if per_batch and not halves:
-            # Nothing is done with these labels: asking for them lets the evaluator see how good they are (Fig. 6).
+            # Nothing is done with these labels: asking for them lets the evaluator see how good
+            # they are (Fig. 6).
             yield Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         keep = trained.memory if self.keep_momentum else None
         return Upload(model=trained.model, keep=keep, report=trained.metrics)
@@ -175,14 +228,18 @@ class SemiFL(Method):
             return {"fix": Stream(guess.confident, view="strong", batch=self.client_batch)}
         return {
             "fix": Stream(guess.confident, view=("strong", "weak"), batch=self.client_batch),
-            "mix": Stream(guess.hard, view="weak", batch=self.client_batch, draw="with-replacement"),
+            "mix": Stream(
+                guess.hard, view="weak", batch=self.client_batch, draw="with-replacement"
+            ),
         }
 
     def unlabelled(self, me: Me) -> dict[str, Stream]:
         return {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.client_batch)}
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
-        """Eqs. (3)-(5): the confident images under strong views, and their Mixup with arbitrary ones."""
+        """Eqs. (3)-(5): the confident images under strong views, and their Mixup with arbitrary
+        ones.
+        """
         if not self.mixup:
             return cross_entropy(model(batch.fix.images), batch.fix.label)
         strong, weak = batch.fix.views
@@ -198,11 +255,19 @@ class SemiFL(Method):
         self, model: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A step without a confident image changes nothing, momentum and decay included."""
-        new_model, new_memory, metrics = standard_step(self.own_label_loss, self.sgd)(model, memory, batch, frozen)
+        new_model, new_memory, metrics = standard_step(self.own_label_loss, self.sgd)(
+            model, memory, batch, frozen
+        )
         any_confident = metrics["confident"] > 0
-        return tree.select(any_confident, new_model, model), tree.select(any_confident, new_memory, memory), metrics
+        return (
+            tree.select(any_confident, new_model, model),
+            tree.select(any_confident, new_memory, memory),
+            metrics,
+        )
 
-    def own_label_loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def own_label_loss(
+        self, model: Model, batch: Batch, frozen: Tree
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         weak, strong = batch.images.views
         loss, mask = pseudo_label_loss(model(weak), model(strong), self.threshold, over="masked")
         return loss, {"confident": mask.mean()}

@@ -4,7 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
-from fedglean.methods.common import need_labels_at_clients, need_labels_at_hub, supervised, with_statistics
+from fedglean.methods.common import (
+    need_labels_at_clients,
+    need_labels_at_hub,
+    supervised,
+    with_statistics,
+)
 from fedglean.models import Model
 from fedglean.sgd import SGD, cosine
 from fedglean.tree import Record
@@ -16,14 +21,18 @@ class HubTraining(Method):
 
     epochs: int = setting(5, "epochs per round", low=1)
     batch: int = setting(10, "batch size", low=1)
-    rate: float = setting(0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0)
+    rate: float = setting(
+        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
+    )
     momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 
     @property
     def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip)
+        return SGD(
+            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("training at the hub", hub_labels, instead="fedavg")
@@ -36,7 +45,13 @@ class HubTraining(Method):
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
         rate = cosine(self.rate, hub.progress)
         trained = yield Train(
-            state.model, streams, supervised, self.sgd, epochs=self.epochs, memory=state.memory, rate=rate
+            state.model,
+            streams,
+            supervised,
+            self.sgd,
+            epochs=self.epochs,
+            memory=state.memory,
+            rate=rate,
         )
         models = yield from with_statistics({"model": trained.model}, hub, "hub")
         return Record(model=models["model"], memory=trained.memory)
@@ -57,7 +72,9 @@ class FedAvg(Method):
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
     momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
-    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+    view: str = setting(
+        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
+    )
 
     @property
     def sgd(self) -> SGD:
@@ -77,5 +94,7 @@ class FedAvg(Method):
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        trained = yield Train(message.model, streams, supervised, self.sgd, epochs=self.epochs, rate=message.rate)
+        trained = yield Train(
+            message.model, streams, supervised, self.sgd, epochs=self.epochs, rate=message.rate
+        )
         return Upload(model=trained.model, weight=len(me.labelled), report=trained.metrics)

@@ -1,4 +1,6 @@
-"""UDA (Xie et al., NeurIPS 2020): the answer to a weak view, sharpened, is the target of a strong one."""
+"""UDA (Xie et al., NeurIPS 2020): the answer to a weak view, sharpened, is the target of a strong
+one.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +17,9 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class UDA(Central):
-    """Eq. (1) with the confidence mask and the sharpened targets, and training signal annealing if asked for."""
+    """Eq. (1) with the confidence mask and the sharpened targets, and training signal annealing if
+    asked for.
+    """
 
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")
 
@@ -23,8 +27,11 @@ class UDA(Central):
     weight: float = setting(1.0, "weight of the unlabelled images", low=0)
     temperature: float = setting(0.4, "sharpening of a target; 1 leaves it as it is", low=1e-3)
     threshold: float = setting(0.8, "confidence from which a target is used", low=0, high=1)
-    signal: str = setting("none", "how fast labelled images that are known already are let in",
-                          choices=("none", "linear", "log", "exp"))  # fmt: skip
+    signal: str = setting(
+        "none",
+        "how fast labelled images that are known already are let in",
+        choices=("none", "linear", "log", "exp"),
+    )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         labelled, weak, strong = jointly(model, batch.labelled.images, *batch.unlabelled.views)
@@ -37,7 +44,9 @@ class UDA(Central):
         return fit + self.weight * guessed, {"confident": mask.mean(), "useful": useful.mean()}
 
     def ceiling(self, progress: Tensor, classes: int) -> Tensor:
-        """eta_t: labelled images whose class is likelier than this teach nothing yet; from chance to 1 over the run."""
+        """eta_t: labelled images whose class is likelier than this teach nothing yet; from chance
+        to 1 over the run.
+        """
         shares = {
             "none": torch.ones_like(progress),
             "linear": progress,

@@ -1,12 +1,15 @@
-"""VRL-SGD (Liang et al. 2019): local SGD in which every worker subtracts how its gradients differ from the mean.
+"""VRL-SGD (Liang et al. 2019): local SGD in which every worker subtracts how its gradients differ
+from the mean.
 
-Everybody takes part in every round with the same number of steps, and then the printed recursion, Delta_k += (mean -
-own) / (k rate), says Delta_k = c_k - c with c_k the worker's mean gradient of the last round and c the mean of those:
-SCAFFOLD's correction, without the second upload, as c follows from the mean of the models. Kept in this form a lost or
-refused upload leaves the corrections summing to zero, where the recursion would carry the error along for ever.
+Everybody takes part in every round with the same number of steps, and then the printed recursion,
+Delta_k += (mean - own) / (k rate), says Delta_k = c_k - c with c_k the worker's mean gradient of
+the last round and c the mean of those: SCAFFOLD's correction, without the second upload, as c
+follows from the mean of the models. Kept in this form a lost or refused upload leaves the
+corrections summing to zero, where the recursion would carry the error along for ever.
 
-Only clients with labels are workers, on their labelled images, all with the same weight; a partially labelled client's
-other images and an unlabelled client count for nothing but the test statistics of static batch norm.
+Only clients with labels are workers, on their labelled images, all with the same weight; a
+partially labelled client's other images and an unlabelled client count for nothing but the test
+statistics of static batch norm.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +32,12 @@ class VRLSGD(Method):
     batch: int = setting(32, "batch size", low=1)
     rate: float = setting(0.005, "learning rate", low=1e-9)
     decay: float = setting(0.0, "weight decay", low=0)
-    warm_up: bool = setting(False, "a first round of one step, after which the corrections start out exact")
-    view: str = setting("weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise"))
+    warm_up: bool = setting(
+        False, "a first round of one step, after which the corrections start out exact"
+    )
+    view: str = setting(
+        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
+    )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("VRL-SGD", clients)
@@ -45,10 +52,15 @@ class VRLSGD(Method):
         message = {"model": model, "control": control, "steps": steps}
         reply = yield Ask(self.client, hub.everyone, message, once=["model"])
         mean, workers = reply.mean("model"), sum(client.labelled > 0 for client in hub.clients)
-        # A worker's c_k changes by (model - own) / (k rate) - c, so c by the mean of that over all workers.
+        # A worker's c_k changes by (model - own) / (k rate) - c, so c by the mean of that over all
+        # workers.
         share, gone = reply.count("model") / workers, steps * self.rate
-        control = tree.map(lambda c, x, y: c + share * ((x - y) / gone - c),
-                           control, dict(model.parameters), dict(mean.parameters))  # fmt: skip
+        control = tree.map(
+            lambda c, x, y: c + share * ((x - y) / gone - c),
+            control,
+            dict(model.parameters),
+            dict(mean.parameters),
+        )
         models = yield from with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"], control=control)
 
@@ -56,6 +68,12 @@ class VRLSGD(Method):
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        training = Train(message.model, streams, supervised, SGD(self.rate, decay=self.decay), steps=message.steps)
+        training = Train(
+            message.model,
+            streams,
+            supervised,
+            SGD(self.rate, decay=self.decay),
+            steps=message.steps,
+        )
         trained, own, _ = yield from corrected(me, message, training)
         return Upload(model=trained.model, keep=own, report=trained.metrics)

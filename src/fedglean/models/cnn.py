@@ -7,7 +7,9 @@ from fedglean.models.layers import Layers
 
 
 def cnn(layers: Layers, images: Tensor) -> Tensor:
-    """Two convolutions of 16 and 32 channels, each normalised and halved, and a linear layer. From 4 x 4 pixels on."""
+    """Two convolutions of 16 and 32 channels, each normalised and halved, and a linear layer. From
+    4 x 4 pixels on.
+    """
     x = images
     for number, channels in enumerate((16, 32), start=1):
         x = layers.conv(f"conv{number}", x, layers.channels(channels))

@@ -8,7 +8,14 @@ from fedglean.models.layers import Layers
 DROPOUT = 0.5
 
 
-def _unit(layers: Layers, number: int, x: Tensor, channels: int, kernel: int = 3, padding: int | None = None) -> Tensor:
+def _unit(
+    layers: Layers,
+    number: int,
+    x: Tensor,
+    channels: int,
+    kernel: int = 3,
+    padding: int | None = None,
+) -> Tensor:
     x = layers.conv(f"conv{number}", x, layers.channels(channels), kernel, padding=padding)
     return F.leaky_relu(layers.norm(f"norm{number}", x), 0.1)
 
@@ -16,7 +23,8 @@ def _unit(layers: Layers, number: int, x: Tensor, channels: int, kernel: int = 3
 def cnn13(layers: Layers, images: Tensor) -> Tensor:
     """Nine convolutions, two poolings with dropout, a global average.
 
-    The original's weight norm is left out: its two factors, averaged apart, are not the average of the weights.
+    The original's weight norm is left out: its two factors, averaged apart, are not the average of
+    the weights.
     """
     x, number = images, 0
     for stage, channels in enumerate((128, 256), start=1):

@@ -1,8 +1,8 @@
 """Convolutions, in a form that is fast when they are lifted over clients on a GPU.
 
-Lifted, a convolution has a group of channels for each client. cuDNN computes the groups together where they have as
-many channels in as out, or many of both, and their gradients where there is no stride; else it cuts the images apart
-and goes from client to client.
+Lifted, a convolution has a group of channels for each client. cuDNN computes the groups together
+where they have as many channels in as out, or many of both, and their gradients where there is no
+stride; else it cuts the images apart and goes from client to client.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,9 @@ def in_groups() -> Iterator[None]:
         _in_groups = False
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
+) -> Tensor:
     """As `torch.nn.functional.conv2d`."""
     if not _in_groups:
         return F.conv2d(x, weight, bias, stride, padding)
@@ -40,12 +42,16 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pad
 
 
 def _without_stride(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
-    """Images and weights, the pixels of a stride as channels: for groups, a strided convolution's gradient is slow."""
+    """Images and weights, the pixels of a stride as channels: for groups, a strided convolution's
+    gradient is slow.
+    """
     kernel = weight.shape[-1]
     fill = -kernel % stride
 
     def after(size: int) -> int:
-        """Pixels to add at the end, or to cut off, so that as many whole strides are left as the kernel takes."""
+        """Pixels to add at the end, or to cut off, so that as many whole strides are left as the
+        kernel takes.
+        """
         return padding - (size + 2 * padding - kernel) % stride + fill
 
     x = F.pad(x, (padding, after(x.shape[-1]), padding, after(x.shape[-2])))
@@ -58,6 +64,9 @@ def _evenly(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Ten
     if min(out, into) >= WIDE:
         return F.conv2d(x, weight, bias, 1, padding)
     wide = max(out, into)
-    x, weight = F.pad(x, (0, 0, 0, 0, 0, wide - into)), F.pad(weight, (0, 0, 0, 0, 0, wide - into, 0, wide - out))
+    x, weight = (
+        F.pad(x, (0, 0, 0, 0, 0, wide - into)),
+        F.pad(weight, (0, 0, 0, 0, 0, wide - into, 0, wide - out)),
+    )
     result = F.conv2d(x, weight, None, 1, padding)[:, :out]
     return result if bias is None else result + bias[:, None, None]

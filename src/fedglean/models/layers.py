@@ -1,8 +1,9 @@
 """The words that the nets are written in.
 
-A net is one function of a `Layers` and the images. The same function is run first on no image at all, to learn which
-parameters it asks for and how each is drawn (`Plan`), and then for every forward on the parameters of one model. So a
-net states its shapes once, and a forward is a few torch calls with no module to walk, swap or switch between modes.
+A net is one function of a `Layers` and the images. The same function is run first on no image at
+all, to learn which parameters it asks for and how each is drawn (`Plan`), and then for every
+forward on the parameters of one model. So a net states its shapes once, and a forward is a few
+torch calls with no module to walk, swap or switch between modes.
 """
 
 import math
@@ -28,7 +29,9 @@ def by_fan_in(key: int, shape: Sequence[int], fan_in: int) -> Tensor:
 
 
 def by_fan_out(key: int, shape: Sequence[int], fan_in: int) -> Tensor:
-    """He's normal draw for ReLU that keeps the size of gradients: deviation sqrt(2 / (kernel area x channels out))."""
+    """He's normal draw for ReLU that keeps the size of gradients: deviation sqrt(2 / (kernel area x
+    channels out)).
+    """
     return normal(key, shape) * math.sqrt(2 / (shape[0] * math.prod(shape[2:])))
 
 
@@ -44,7 +47,9 @@ def zeros(key: int, shape: Sequence[int], fan_in: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Layers:
-    """One run of a net: where its parameters come from, how it normalises, and the key of its dropout, if any."""
+    """One run of a net: where its parameters come from, how it normalises, and the key of its
+    dropout, if any.
+    """
 
     classes: int
     width: float
@@ -69,7 +74,9 @@ class Layers:
         bias: bool = False,
         init: Init = by_fan_in,
     ) -> Tensor:
-        """A square convolution that keeps the image's size by default; without bias, because a norm mostly follows."""
+        """A square convolution that keeps the image's size by default; without bias, because a norm
+        mostly follows.
+        """
         shape = (channels, x.shape[1], kernel, kernel)
         fan_in = shape[1] * kernel * kernel
         weight = self.parameter(f"{name}.weight", shape, init, fan_in)
@@ -85,7 +92,10 @@ class Layers:
     def norm(self, name: str, x: Tensor) -> Tensor:
         """The architecture's normalisation, with a weight and a bias per channel."""
         shape = (x.shape[1],)
-        weight, bias = self.parameter(f"{name}.weight", shape, ones, 1), self.parameter(f"{name}.bias", shape, zeros, 1)
+        weight, bias = (
+            self.parameter(f"{name}.weight", shape, ones, 1),
+            self.parameter(f"{name}.bias", shape, zeros, 1),
+        )
         return self.normalise(name, x, weight, bias)
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
@@ -101,7 +111,8 @@ Net = Callable[[Layers, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a net asked for: shape, draw and fan of each parameter, channels and positions of each norm layer.
+    """What a net asked for: shape, draw and fan of each parameter, channels and positions of each
+    norm layer.
 
     `output` is the shape of what it returned.
     """
@@ -115,7 +126,9 @@ class Plan:
         """Stands in for a model's parameter; two layers of one name share it."""
         if name in self.parameters and (known := self.parameters[name][0]) != shape:
             layer = name.rpartition(".")[0]
-            raise ConfigError(f"two layers of other shapes, {known} and {shape}, are called '{layer}'; rename one")
+            raise ConfigError(
+                f"two layers of other shapes, {known} and {shape}, are called '{layer}'; rename one"
+            )
         self.parameters[name] = (shape, init, fan_in)
         return torch.empty(shape, device="cpu")
 
@@ -127,7 +140,11 @@ class Plan:
 
 
 def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> Plan:
-    """Runs the net on a batch of no image; the meta device would do as well, but loads for a second."""
+    """Runs the net on a batch of no image; the meta device would do as well, but loads for a
+    second.
+    """
     plan = Plan()
-    logits: object = net(Layers(classes, width, 0.0, plan.declare, plan.see), torch.empty(0, *shape, device="cpu"))
+    logits: object = net(
+        Layers(classes, width, 0.0, plan.declare, plan.see), torch.empty(0, *shape, device="cpu")
+    )
     return replace(plan, output=tuple(logits.shape) if isinstance(logits, Tensor) else ())

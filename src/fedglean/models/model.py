@@ -1,9 +1,10 @@
 """A model is a value: an architecture, its parameters and its batch-norm statistics.
 
-`Model` is a pytree node whose leaves are the tensors, so `torch.func.grad`, `torch.func.vmap` and `tree_map` take it as
-they take a dict. A forward is pure but for one thing: with `norm="running"` a training forward replaces the entries of
-the model's own `statistics` dict, so that two forwards in one loss move the averages twice, in order, and a step reads
-them off afterwards. Inside an inner `vmap` it must be a copy made there (`for_training`), or a lane's tensors get out.
+`Model` is a pytree node whose leaves are the tensors, so `torch.func.grad`, `torch.func.vmap` and
+`tree_map` take it as they take a dict. A forward is pure but for one thing: with `norm="running"` a
+training forward replaces the entries of the model's own `statistics` dict, so that two forwards in
+one loss move the averages twice, in order, and a step reads them off afterwards. Inside an inner
+`vmap` it must be a copy made there (`for_training`), or a lane's tensors get out.
 """
 
 import math
@@ -32,23 +33,35 @@ def _check_numbers(it: "Architecture") -> None:
         raise ConfigError(f"a classifier needs at least 2 classes, not {it.classes}")
     if not 0 < it.width < math.inf:
         raise ConfigError(
-            f"width is a share of the channels, so it must be above 0, not {it.width}; 1 is the full model"
+            f"width is a share of the channels, so it must be above 0, not {it.width}; 1 is the "
+            "full model"
         )
     if not 0 <= it.dropout < 1:
-        raise ConfigError(f"dropout is a share of the units, so it must be at least 0 and below 1, not {it.dropout}")
+        raise ConfigError(
+            "dropout is a share of the units, so it must be at least 0 and below 1, not "
+            f"{it.dropout}"
+        )
     if it.dropout > 0 and not net_of(it.name).dropout:
         having = [name for name, kind in MODELS.items() if kind.dropout]
-        raise ConfigError(f"{it.name} has no dropout layer; use {' or '.join(having)}, or set dropout to 0")
+        raise ConfigError(
+            f"{it.name} has no dropout layer; use {' or '.join(having)}, or set dropout to 0"
+        )
 
 
 def _check_size(it: "Architecture", smallest: int) -> None:
-    whole = isinstance(it.shape, tuple) and all(isinstance(side, int) and side > 0 for side in it.shape)
+    whole = isinstance(it.shape, tuple) and all(
+        isinstance(side, int) and side > 0 for side in it.shape
+    )
     if not whole or len(it.shape) != 3:
-        raise ConfigError(f"an image's shape must be three positive integers (channels, height, width), not {it.shape}")
+        raise ConfigError(
+            "an image's shape must be three positive integers (channels, height, width), not "
+            f"{it.shape}"
+        )
     if min(it.shape[1:]) < smallest:
         sides = f"{it.shape[1]} x {it.shape[2]}"
         raise ConfigError(
-            f"{it.name} needs images of at least {smallest} x {smallest} pixels, not {sides}; cnn takes 4 x 4, mlp any"
+            f"{it.name} needs images of at least {smallest} x {smallest} pixels, not {sides}; cnn "
+            "takes 4 x 4, mlp any"
         )
 
 
@@ -56,7 +69,8 @@ def _check_output(it: "Architecture") -> None:
     if it.plan.output != (0, it.classes):
         made = " x ".join(["n", *map(str, it.plan.output[1:])]) if it.plan.output else "no tensor"
         raise ConfigError(
-            f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, one number per class"
+            f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, one "
+            "number per class"
         )
 
 
@@ -72,11 +86,13 @@ def _check_groups(it: "Architecture") -> None:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything about a model but its numbers, as a hashable value that is rebuilt from names alone.
+    """Everything about a model but its numbers, as a hashable value that is rebuilt from names
+    alone.
 
-    `shape` is channels, height, width of an image; `width` the share of the channels; `dropout` the share of its hidden
-    units that `mlp` drops (cnn13 has its own 0.5, whatever is said here). Only a forward with a key drops, and of all
-    methods Fed-SHVR with `perturb="dropout"` alone gives one: in the other methods and in all presets cnn13 drops none.
+    `shape` is channels, height, width of an image; `width` the share of the channels; `dropout` the
+    share of its hidden units that `mlp` drops (cnn13 has its own 0.5, whatever is said here). Only
+    a forward with a key drops, and of all methods Fed-SHVR with `perturb="dropout"` alone gives
+    one: in the other methods and in all presets cnn13 drops none.
     """
 
     name: str
@@ -102,7 +118,9 @@ class Architecture:
         """Whether a training forward with a key drops anything."""
         return self.dropout > 0 or self.name == "cnn13"
 
-    def initial(self, key: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> "Model":
+    def initial(
+        self, key: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> "Model":
         """A model whose parameters are drawn by name, on the CPU: the same on every device."""
         parameters = {
             name: init(fold_int(key, name), shape, fan_in).to(device, dtype)
@@ -110,7 +128,9 @@ class Architecture:
         }
         return Model(self, parameters, self._first_statistics(dtype, device))
 
-    def _first_statistics(self, dtype: torch.dtype, device: torch.device | str) -> dict[str, Tensor]:
+    def _first_statistics(
+        self, dtype: torch.dtype, device: torch.device | str
+    ) -> dict[str, Tensor]:
         if self.norm != "running":
             return {}
         statistics = {}
@@ -131,32 +151,46 @@ class Architecture:
                 raise unknown("field of an architecture", name, _FIELDS)
         missing = [name for name in _FIELDS[:3] if name not in fields]
         if missing:
-            raise ConfigError(f"an architecture needs name, shape and classes, but {missing[0]} is missing")
+            raise ConfigError(
+                f"an architecture needs name, shape and classes, but {missing[0]} is missing"
+            )
         return cls(**{**fields, "shape": tuple(fields["shape"])})
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Parameters and statistics by name. Not checked: `vmap` builds models of integers to say which axis is whose."""
+    """Parameters and statistics by name. Not checked: `vmap` builds models of integers to say which
+    axis is whose.
+    """
 
     architecture: Architecture
     parameters: dict[str, Tensor]
     statistics: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, images: Tensor, key: Key | None = None) -> Tensor:
-        """Logits in training: normalised by the batch, dropout by `key` (None: none), running averages moved on."""
+        """Logits in training: normalised by the batch, dropout by `key` (None: none), running
+        averages moved on.
+        """
         return self._run(images, norms.in_training(self.architecture.norm, self.statistics), key)
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """Logits in a test: normalised by the statistics; a static model that has none yet uses the batch's own."""
+        """Logits in a test: normalised by the statistics; a static model that has none yet uses the
+        batch's own.
+        """
         return self._run(images, norms.in_evaluation(self.architecture.norm, self.statistics))
 
     def record(self, images: Tensor) -> dict[str, Tensor]:
-        """Batch-norm sums of one batch, to be added up over batches and clients for `with_statistics`.
+        """Batch-norm sums of one batch, to be added up over batches and clients for
+        `with_statistics`.
 
-        The forward is that of training. Variances are unbiased, so a batch of one image may give NaN: leave it out.
+        The forward is that of training. Variances are unbiased, so a batch of one image may give
+        NaN: leave it out.
         """
-        sums = {"images": torch.tensor(float(images.shape[0]), dtype=torch.float64, device=images.device)}
+        sums = {
+            "images": torch.tensor(
+                float(images.shape[0]), dtype=torch.float64, device=images.device
+            )
+        }
         if self.architecture.norm in ("static", "running"):
             self._run(images, partial(norms.recorded, sums))
         return sums
@@ -171,17 +205,29 @@ class Model:
         return self.architecture.norm == "static" and bool(self.architecture.plan.channels)
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> "Model":
-        """The same model with other weights; a static model drops its statistics, which belonged to the old ones."""
-        return Model(self.architecture, {name: parameters[name] for name in self.parameters}, self._kept())
+        """The same model with other weights; a static model drops its statistics, which belonged to
+        the old ones.
+        """
+        return Model(
+            self.architecture, {name: parameters[name] for name in self.parameters}, self._kept()
+        )
 
     def with_statistics(self, sums: Mapping[str, Tensor], formula: str = "cumulative") -> "Model":
-        """The same model with the test statistics of recorded sums, by the released or the printed formula."""
+        """The same model with the test statistics of recorded sums, by the released or the printed
+        formula.
+        """
         like = next(iter(self.parameters.values()))
         statistics = norms.statistics_of(sums, self._batch_norms(), formula)
-        return Model(self.architecture, self.parameters, {name: value.to(like) for name, value in statistics.items()})
+        return Model(
+            self.architecture,
+            self.parameters,
+            {name: value.to(like) for name, value in statistics.items()},
+        )
 
     def for_training(self) -> "Model":
-        """A copy whose statistics can be replaced without the original noticing; none, if the model is static."""
+        """A copy whose statistics can be replaced without the original noticing; none, if the model
+        is static.
+        """
         return Model(self.architecture, self.parameters, self._kept())
 
     def size(self) -> int:
@@ -193,14 +239,20 @@ class Model:
 
     def _run(self, images: Tensor, normalise: norms.Normaliser, key: Key | None = None) -> Tensor:
         it, parameters = self.architecture, self.parameters
-        layers = Layers(it.classes, it.width, it.dropout, lambda name, *_: parameters[name], normalise, key)
+        layers = Layers(
+            it.classes, it.width, it.dropout, lambda name, *_: parameters[name], normalise, key
+        )
         return it.net(layers, images)
 
     def _kept(self) -> dict[str, Tensor]:
         return {} if self.architecture.norm == "static" else dict(self.statistics)
 
     def _batch_norms(self) -> dict[str, int]:
-        return self.architecture.plan.channels if self.architecture.norm in ("static", "running") else {}
+        return (
+            self.architecture.plan.channels
+            if self.architecture.norm in ("static", "running")
+            else {}
+        )
 
 
 def _flatten(model: Model) -> tuple[list[Any], Architecture]:
@@ -208,7 +260,10 @@ def _flatten(model: Model) -> tuple[list[Any], Architecture]:
 
 
 def _flatten_with_keys(model: Model) -> tuple[list[tuple[Any, Any]], Architecture]:
-    parts = [(pytree.GetAttrKey("parameters"), model.parameters), (pytree.GetAttrKey("statistics"), model.statistics)]
+    parts = [
+        (pytree.GetAttrKey("parameters"), model.parameters),
+        (pytree.GetAttrKey("statistics"), model.statistics),
+    ]
     return parts, model.architecture
 
 
@@ -217,5 +272,9 @@ def _unflatten(children: Any, architecture: Architecture) -> Model:
 
 
 pytree.register_pytree_node(
-    Model, _flatten, _unflatten, serialized_type_name="fedglean.Model", flatten_with_keys_fn=_flatten_with_keys
+    Model,
+    _flatten,
+    _unflatten,
+    serialized_type_name="fedglean.Model",
+    flatten_with_keys_fn=_flatten_with_keys,
 )

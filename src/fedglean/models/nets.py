@@ -18,8 +18,8 @@ from fedglean.models.wide_resnet import wide_resnet
 class NetKind:
     """A net under a name.
 
-    `smallest` is the image side that still leaves it a pixel after its poolings; `dropout` says that it has a layer
-    which drops.
+    `smallest` is the image side that still leaves it a pixel after its poolings; `dropout` says
+    that it has a layer which drops.
     """
 
     net: Net
@@ -34,10 +34,15 @@ MODELS: dict[str, NetKind] = {
     "lenet": NetKind(lenet, "LeNet-5 (HASSLE, Fashion-MNIST)", 12),
     "resnet8": NetKind(resnet8, "ResNet-8, 64 to 256 channels (HASSLE, CIFAR)", 4),
     "cnn13": NetKind(
-        cnn13, "13 layers (Fed-SHVR, CIFAR-10); drops units only with perturb = dropout", 12, dropout=True
+        cnn13,
+        "13 layers (Fed-SHVR, CIFAR-10); drops units only with perturb = dropout",
+        12,
+        dropout=True,
     ),
     "wrn-28-2": NetKind(
-        partial(wide_resnet, widen=2), "WideResNet-28-2 (SemiFL, CIFAR-10 and SVHN); wrn-28-K for any other K", 4
+        partial(wide_resnet, widen=2),
+        "WideResNet-28-2 (SemiFL, CIFAR-10 and SVHN); wrn-28-K for any other K",
+        4,
     ),
     "wrn-28-8": NetKind(partial(wide_resnet, widen=8), "WideResNet-28-8 (SemiFL, CIFAR-100)", 4),
 }

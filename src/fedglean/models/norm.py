@@ -1,14 +1,17 @@
 """Normalisation layers as pure functions, and the statistics that static batch norm is tested with.
 
-A normaliser takes the layer's name, the features and the layer's weight and bias. What it remembers goes into a plain
-dict whose entries are replaced; no tensor of a model is written into, so `torch.func.vmap` and `grad` go through.
+A normaliser takes the layer's name, the features and the layer's weight and bias. What it remembers
+goes into a plain dict whose entries are replaced; no tensor of a model is written into, so
+`torch.func.vmap` and `grad` go through.
 
-Static batch norm (SemiFL, Appendix B) has no running averages. Its test statistics come from one pass over the data, as
-sums that add up over batches and clients, from which both formulas follow:
+Static batch norm (SemiFL, Appendix B) has no running averages. Its test statistics come from one
+pass over the data, as sums that add up over batches and clients, from which both formulas follow:
 
-    cumulative   mean over images of their batch's mean and unbiased variance; with equal batches what PyTorch's
-                 `momentum=None` gives. The released code's, without the variance between batches.
-    pooled       mean and unbiased variance over all elements, as if all images were in one batch. The paper's.
+    cumulative   mean over images of their batch's mean and unbiased variance; with equal batches
+                 what PyTorch's `momentum=None` gives. The released code's, without the variance
+                 between batches.
+    pooled       mean and unbiased variance over all elements, as if all images were in one batch.
+                 The paper's.
 """
 
 import math
@@ -28,7 +31,9 @@ Sums = Mapping[str, Tensor]
 
 NORMS: dict[str, str] = {
     "static": "batch norm without running averages; statistics for tests are computed afterwards",
-    "running": "batch norm with running averages that are part of the model and averaged like weights",
+    "running": (
+        "batch norm with running averages that are part of the model and averaged like weights"
+    ),
     "group": "group norm; up to 32 groups of at least two channels",
     "instance": "every channel of every image by itself",
     "layer": "every image by itself",
@@ -38,8 +43,8 @@ NORMS: dict[str, str] = {
 def groups(kind: str, channels: int) -> int:
     """How many groups a layer of `channels` has; batch norms count as none.
 
-    Group norm takes the largest divisor of the channels that is at most 32 and leaves two channels a group: with one
-    channel a group it would be instance norm.
+    Group norm takes the largest divisor of the channels that is at most 32 and leaves two channels
+    a group: with one channel a group it would be instance norm.
     """
     if kind == "group":
         return next(n for n in range(max(1, min(32, channels // 2)), 0, -1) if channels % n == 0)
@@ -51,8 +56,12 @@ def batch(name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.batch_norm(_wide(x), None, None, weight, bias, training=True).to(x.dtype)
 
 
-def fixed(statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """By given statistics: a factor and a summand a channel. `F.batch_norm` is no faster, and `vmap` unrolls it."""
+def fixed(
+    statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """By given statistics: a factor and a summand a channel. `F.batch_norm` is no faster, and
+    `vmap` unrolls it.
+    """
     factor = weight * torch.rsqrt(statistics[f"{name}.variance"] + EPSILON)
     summand = bias - statistics[f"{name}.mean"] * factor
     shape = (-1, *[1] * (x.dim() - 2))
@@ -64,8 +73,12 @@ def grouped(kind: str, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Te
     return F.group_norm(x, groups(kind, x.shape[1]), weight, bias)
 
 
-def running(statistics: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`batch`, and the averages in `statistics` move on; PyTorch's rule, with the unbiased variance."""
+def running(
+    statistics: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """`batch`, and the averages in `statistics` move on; PyTorch's rule, with the unbiased
+    variance.
+    """
     y, mean, variance = _batch_and_moments(x, weight, bias)
     for entry, new in ((f"{name}.mean", mean), (f"{name}.variance", variance)):
         old = statistics[entry]
@@ -76,8 +89,9 @@ def running(statistics: dict[str, Tensor], name: str, x: Tensor, weight: Tensor,
 def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`batch`, and the layer's sums are put into `sums`.
 
-    `square` sums the mean square, so that the pooled variance needs nothing that is not a sum; `elements` counts images
-    times positions, which is what a channel's variance is over and what Bessel's correction of the pooled one needs.
+    `square` sums the mean square, so that the pooled variance needs nothing that is not a sum;
+    `elements` counts images times positions, which is what a channel's variance is over and what
+    Bessel's correction of the pooled one needs.
     """
     images, elements = x.shape[0], x.shape[0] * x.shape[2] * x.shape[3]
     y, mean, variance = _batch_and_moments(x, weight, bias)
@@ -92,8 +106,9 @@ def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias
 def _batch_and_moments(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`batch`, with each channel's mean and unbiased variance.
 
-    They are what batch norm leaves in fresh buffers with momentum 1, much faster than `torch.var_mean`. The buffers are
-    `new_zeros`, which under `vmap` have a lane each as `x` has; `torch.zeros` would not.
+    They are what batch norm leaves in fresh buffers with momentum 1, much faster than
+    `torch.var_mean`. The buffers are `new_zeros`, which under `vmap` have a lane each as `x` has;
+    `torch.zeros` would not.
     """
     wide = _wide(x)
     mean, variance = wide.new_zeros(x.shape[1]), wide.new_zeros(x.shape[1])
@@ -113,7 +128,9 @@ def in_training(kind: str, statistics: dict[str, Tensor]) -> Normaliser:
 
 
 def in_evaluation(kind: str, statistics: Mapping[str, Tensor]) -> Normaliser:
-    """The normaliser of a test; static batch norm that has no statistics yet uses the batch's own."""
+    """The normaliser of a test; static batch norm that has no statistics yet uses the batch's
+    own.
+    """
     if kind == "running" or (kind == "static" and statistics):
         return partial(fixed, statistics)
     return batch if kind == "static" else partial(grouped, kind)
@@ -130,8 +147,13 @@ def empty_sums(layers: Mapping[str, int], device: torch.device) -> dict[str, Ten
 
 
 def lowest(sums: Sums) -> dict[str, Tensor]:
-    """How low each entry of sums or of statistics can be: a mean without end, all else no lower than 0."""
-    return {name: torch.full_like(value, -math.inf if name.endswith(".mean") else 0.0) for name, value in sums.items()}
+    """How low each entry of sums or of statistics can be: a mean without end, all else no lower
+    than 0.
+    """
+    return {
+        name: torch.full_like(value, -math.inf if name.endswith(".mean") else 0.0)
+        for name, value in sums.items()
+    }
 
 
 def cumulative(sums: Sums, name: str) -> tuple[Tensor, Tensor]:
@@ -146,7 +168,10 @@ def pooled(sums: Sums, name: str) -> tuple[Tensor, Tensor]:
     return mean, biased * elements / (elements - 1).clamp(min=1)
 
 
-FORMULAS: dict[str, Callable[[Sums, str], tuple[Tensor, Tensor]]] = {"cumulative": cumulative, "pooled": pooled}
+FORMULAS: dict[str, Callable[[Sums, str], tuple[Tensor, Tensor]]] = {
+    "cumulative": cumulative,
+    "pooled": pooled,
+}
 
 
 def statistics_of(sums: Sums, layers: Mapping[str, int], formula: str) -> dict[str, Tensor]:
@@ -154,7 +179,9 @@ def statistics_of(sums: Sums, layers: Mapping[str, int], formula: str) -> dict[s
     if formula not in FORMULAS:
         raise unknown("formula of batch-norm statistics", formula, FORMULAS)
     if not bool(sums["images"] > 0):
-        raise DataError("batch-norm statistics need at least one batch of two images, but none was recorded")
+        raise DataError(
+            "batch-norm statistics need at least one batch of two images, but none was recorded"
+        )
     statistics = {}
     for name in layers:
         statistics[f"{name}.mean"], statistics[f"{name}.variance"] = FORMULAS[formula](sums, name)

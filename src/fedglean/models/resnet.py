@@ -7,7 +7,9 @@ from fedglean.models.layers import Layers, by_fan_out
 
 
 def _block(layers: Layers, name: str, x: Tensor, channels: int, stride: int) -> Tensor:
-    """Post-activation: the sum is what ReLU is applied to. A 1 x 1 convolution with norm where the shape changes."""
+    """Post-activation: the sum is what ReLU is applied to. A 1 x 1 convolution with norm where the
+    shape changes.
+    """
     y = layers.conv(f"{name}.conv1", x, channels, stride=stride, init=by_fan_out)
     y = F.relu(layers.norm(f"{name}.norm1", y))
     y = layers.norm(f"{name}.norm2", layers.conv(f"{name}.conv2", y, channels, init=by_fan_out))
@@ -18,7 +20,9 @@ def _block(layers: Layers, name: str, x: Tensor, channels: int, stride: int) -> 
 
 
 def resnet8(layers: Layers, images: Tensor) -> Tensor:
-    """A CIFAR ResNet with one block a stage, 64, 128 and 256 channels wide (four times the original 16, 32 and 64)."""
+    """A CIFAR ResNet with one block a stage, 64, 128 and 256 channels wide (four times the original
+    16, 32 and 64).
+    """
     x = layers.conv("stem", images, layers.channels(64), init=by_fan_out)
     x = F.relu(layers.norm("stem_norm", x))
     for stage, (channels, stride) in enumerate(((64, 1), (128, 2), (256, 2)), start=1):

@@ -9,7 +9,9 @@ Layer = dict[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """One cell: `published` maps a predictor, "best" or "round N" to the printed per cent; figures print none."""
+    """One cell: `published` maps a predictor, "best" or "round N" to the printed per cent; figures
+    print none.
+    """
 
     summary: str
     method: str

@@ -1,8 +1,10 @@
-"""Who holds what, to look at: clients across, classes upwards, area for the number of images (HASSLE's Fig. 7).
+"""Who holds what, to look at: clients across, classes upwards, area for the number of images
+(HASSLE's Fig. 7).
 
-A bubble is two half discs: the left one counts labelled images and is dark, the right one unlabelled images and is
-pale. So a client with few labels shows a small dark half beside a large pale one. The hub stands apart on the left,
-with a scale of its own because it may hold a hundred times more. Many clients are broken into lines like text.
+A bubble is two half discs: the left one counts labelled images and is dark, the right one
+unlabelled images and is pale. So a client with few labels shows a small dark half beside a large
+pale one. The hub stands apart on the left, with a scale of its own because it may hold a hundred
+times more. Many clients are broken into lines like text.
 """
 
 from pathlib import Path
@@ -53,14 +55,18 @@ def check_drawable(path: Path) -> None:
     """Before anything is drawn: a picture's kind is in its ending, and its folder must be there."""
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
-        raise ConfigError(f"'{path}' is not a kind of picture; write it as {path.with_suffix('.png')}")
+        raise ConfigError(
+            f"'{path}' is not a kind of picture; write it as {path.with_suffix('.png')}"
+        )
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it")
     make_folder(path.parent)
 
 
 def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:
-    """One row per holder and a last line for all; of very many clients only the first are listed."""
+    """One row per holder and a last line for all; of very many clients only the first are
+    listed.
+    """
     known, hidden = holdings(split, labels, len(classes))
     table = Table(title="who holds what", show_footer=False)
     for heading in ("", "labelled", "unlabelled", "classes"):
@@ -70,9 +76,16 @@ def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table
         largest = _largest(known[row] + hidden[row], classes)
         table.add_row(escape(names[row]), str(known[row].sum()), str(hidden[row].sum()), largest)
     if len(names) > ROWS:
-        table.add_row(f"and {len(names) - ROWS} more clients", str(known[ROWS:].sum()), str(hidden[ROWS:].sum()), "")
+        table.add_row(
+            f"and {len(names) - ROWS} more clients",
+            str(known[ROWS:].sum()),
+            str(hidden[ROWS:].sum()),
+            "",
+        )
     table.add_section()
-    table.add_row("all", str(known.sum()), str(hidden.sum()), _largest((known + hidden).sum(0), classes))
+    table.add_row(
+        "all", str(known.sum()), str(hidden.sum()), _largest((known + hidden).sum(0), classes)
+    )
     return table
 
 
@@ -90,7 +103,9 @@ def holdings(split: Split, labels: Tensor, classes: int) -> tuple[Counts, Counts
 
 def _histogram(images: Tensor, labels: Tensor, classes: int) -> Counts:
     kinds = labels[images].cpu()
-    counts: Counts = torch.bincount(torch.where(kinds < 0, classes, kinds), minlength=classes + 1).numpy()
+    counts: Counts = torch.bincount(
+        torch.where(kinds < 0, classes, kinds), minlength=classes + 1
+    ).numpy()
     return counts
 
 
@@ -119,7 +134,9 @@ def _draw(axes: Axes, known: Counts, hidden: Counts, line: list[int]) -> None:
             share = counts[holder, kind] / (clients if holder else known[0].max())
             place = (_place(holder, line), float(kind))
             halves.append(Wedge(place, 0.5 * max(0.1, float(np.sqrt(share))), side, side + 180))
-        axes.add_collection(PatchCollection(halves, facecolor=colour, edgecolor="white", linewidth=0.3))
+        axes.add_collection(
+            PatchCollection(halves, facecolor=colour, edgecolor="white", linewidth=0.3)
+        )
 
 
 def _place(holder: int, line: list[int]) -> float:
@@ -127,8 +144,12 @@ def _place(holder: int, line: list[int]) -> float:
     return holder - line[0] + (0.5 if holder and not line[0] else 0.0)
 
 
-def _label(axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...], columns: int) -> None:
-    axes.set_xticks([_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line])
+def _label(
+    axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...], columns: int
+) -> None:
+    axes.set_xticks(
+        [_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line]
+    )
     if _longest(names, line) > 3:
         for tick in axes.get_xticklabels():
             tick.set(rotation=60, rotation_mode="anchor", ha="right", va="center")
@@ -153,11 +174,24 @@ def _plain(name: str) -> str:
 
 
 def _explain(first: Axes, last: Axes, known: Counts, hidden: Counts) -> None:
-    handles = [Wedge((0, 0), 1, 90, 270, facecolor=LABELLED), Wedge((0, 0), 1, 270, 450, facecolor=UNLABELLED)]
+    handles = [
+        Wedge((0, 0), 1, 90, 270, facecolor=LABELLED),
+        Wedge((0, 0), 1, 270, 450, facecolor=UNLABELLED),
+    ]
     both = first.legend(
-        handles, ["labelled", "unlabelled"], loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8
+        handles,
+        ["labelled", "unlabelled"],
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
+        fontsize=8,
     )
     both.set_frame_on(False)
     largest = max(known[1:].max(initial=0), hidden[1:].max(initial=0))
-    text = f"client (largest half disc: {largest} images" + (f", hub {known[0].max()})" if known[0].any() else ")")
-    last.set_xlabel(text + (f", the first {DRAWN} of {len(known) - 1}" if len(known) > DRAWN + 1 else ""), fontsize=8)
+    text = f"client (largest half disc: {largest} images" + (
+        f", hub {known[0].max()})" if known[0].any() else ")"
+    )
+    last.set_xlabel(
+        text + (f", the first {DRAWN} of {len(known) - 1}" if len(known) > DRAWN + 1 else ""),
+        fontsize=8,
+    )

@@ -19,7 +19,8 @@ STYLES = ("-", "--", ":", "-.")
 Line = Mapping[str, Any]
 
 
-#: By panel: what a round costs, and in which unit it is drawn. A method's last touch after its rounds costs one more.
+#: By panel: what a round costs, and in which unit it is drawn. A method's last touch after its
+#: rounds costs one more.
 COSTS: Mapping[str, Callable[[Line], float]] = {
     "rounds": lambda line: 1.0,
     SENT: lambda line: (line["bytes_down"] + line["bytes_up"]) / 1e6,
@@ -27,16 +28,21 @@ COSTS: Mapping[str, Callable[[Line], float]] = {
 }
 
 
-def cost_curves(runs: Mapping[str, Sequence[Result]], path: Path, title: str = "", alone: Collection[str] = ()) -> Path:
+def cost_curves(
+    runs: Mapping[str, Sequence[Result]], path: Path, title: str = "", alone: Collection[str] = ()
+) -> Path:
     """Draw the panels into a PNG file."""
     cost_drawing(runs, title, alone).savefig(path, dpi=150)
     return path
 
 
-def cost_drawing(runs: Mapping[str, Sequence[Result]], title: str = "", alone: Collection[str] = ()) -> Figure:
+def cost_drawing(
+    runs: Mapping[str, Sequence[Result]], title: str = "", alone: Collection[str] = ()
+) -> Figure:
     """The mean over a label's runs, a band from the worst to the best of them.
 
-    What sends nothing is a dotted level in the panel of bytes, and so is what is no federation (`alone`).
+    What sends nothing is a dotted level in the panel of bytes, and so is what is no federation
+    (`alone`).
     """
     rows = -(-len(runs) // 4)
     figure = Figure(figsize=(11, 4.2 + 0.22 * rows), layout="constrained")
@@ -44,7 +50,10 @@ def cost_drawing(runs: Mapping[str, Sequence[Result]], title: str = "", alone: C
     panels = figure.subplots(1, len(COSTS), sharey=True)
     for axes, (name, cost) in zip(panels, COSTS.items(), strict=True):
         for number, (label, results) in enumerate(runs.items()):
-            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
+            style = {
+                "color": COLOURS[number % len(COLOURS)],
+                "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
+            }
             level = label in alone and name == SENT
             _draw(axes, label, results, (lambda line: 0.0) if level else cost, style)
         axes.set_xlabel(name)
@@ -62,7 +71,11 @@ def cost_drawing(runs: Mapping[str, Sequence[Result]], title: str = "", alone: C
 
 
 def _draw(
-    axes: Axes, label: str, results: Sequence[Result], cost: Callable[[Line], float], style: dict[str, Any]
+    axes: Axes,
+    label: str,
+    results: Sequence[Result],
+    cost: Callable[[Line], float],
+    style: dict[str, Any],
 ) -> None:
     spent, accuracy = _curves(results, cost)
     if not len(spent):
@@ -70,25 +83,41 @@ def _draw(
     if spent[-1] == 0:
         axes.axhline(accuracy[:, -1].mean(), color=style["color"], linestyle=":", label=label)
         return
-    axes.plot(spent, accuracy.mean(0), linewidth=1.8, marker="o" if len(spent) == 1 else "", label=label, **style)
+    axes.plot(
+        spent,
+        accuracy.mean(0),
+        linewidth=1.8,
+        marker="o" if len(spent) == 1 else "",
+        label=label,
+        **style,
+    )
     if len(results) > 1:
-        axes.fill_between(spent, accuracy.min(0), accuracy.max(0), color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(
+            spent, accuracy.min(0), accuracy.max(0), color=style["color"], alpha=0.15, linewidth=0
+        )
 
 
 def _curves(
     results: Sequence[Result], cost: Callable[[Line], float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean cost up to each test, and the accuracies, seeds x tests, over the rounds in which all were tested."""
+    """The mean cost up to each test, and the accuracies, seeds x tests, over the rounds in which
+    all were tested.
+    """
     seeds = []
     for result in results:
         totals = accumulate(cost(line) for line in result.history)
         seeds.append(
             {
-                (line["round"], bool(line.get("final"))): (total, 100 * line["accuracy"][result.names[0]])
+                (line["round"], bool(line.get("final"))): (
+                    total,
+                    100 * line["accuracy"][result.names[0]],
+                )
                 for line, total in zip(result.history, totals, strict=True)
                 if "accuracy" in line
             }
         )
     tests = sorted(set.intersection(*(set(seed) for seed in seeds)))
-    table = np.array([[seed[test] for test in tests] for seed in seeds], float).reshape(len(seeds), len(tests), 2)
+    table = np.array([[seed[test] for test in tests] for seed in seeds], float).reshape(
+        len(seeds), len(tests), 2
+    )
     return table[..., 0].mean(0), table[..., 1]

@@ -1,4 +1,6 @@
-"""Histories as TensorBoard's event files, for who has it open anyway; metrics.jsonl stays the source."""
+"""Histories as TensorBoard's event files, for who has it open anyway; metrics.jsonl stays the
+source.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,8 @@ def write_events(folders: Sequence[Path], out: Path) -> Path:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ConfigError(
-            f"event files need the package tensorboard ({error}); install it with pip install 'fedglean[tensorboard]'"
+            f"event files need the package tensorboard ({error}); install it with pip install "
+            "'fedglean[tensorboard]'"
         ) from error
     for group in gather(folders):
         for run in group.runs:
@@ -34,7 +37,11 @@ def scalars(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of a round by name: `accuracy/model`, `bytes_up`."""
     for name, value in line.items():
         if isinstance(value, dict):
-            yield from ((f"{name}/{key}", part) for key, part in value.items() if isinstance(part, int | float))
+            yield from (
+                (f"{name}/{key}", part)
+                for key, part in value.items()
+                if isinstance(part, int | float)
+            )
         elif name == "refused":
             yield name, len(value)
         elif isinstance(value, int | float) and name not in ("round", "final"):

@@ -1,4 +1,6 @@
-"""A finished run's model on the test set once more: what it takes for what, and where it is sure and wrong."""
+"""A finished run's model on the test set once more: what it takes for what, and where it is sure
+and wrong.
+"""
 
 import base64
 import io
@@ -39,18 +41,27 @@ class Examiner:
         return self._once("holders", run, run.folder.path / "split.json", self._holders)
 
     def drawn(self, run: Told) -> bool:
-        """Whether its configuration makes its split again: references of a comparison, for one, were given another."""
-        return bool(self._once("drawn", run, run.folder.path / "split.json", self._drawn).get("drawn", True))
+        """Whether its configuration makes its split again: references of a comparison, for one,
+        were given another.
+        """
+        return bool(
+            self._once("drawn", run, run.folder.path / "split.json", self._drawn).get("drawn", True)
+        )
 
     def _drawn(self, run: Told) -> dict[str, Any]:
-        return {"drawn": split_digest(divide_up(run.config, self._dataset(run))) == split_digest(run.split)}
+        return {
+            "drawn": split_digest(divide_up(run.config, self._dataset(run)))
+            == split_digest(run.split)
+        }
 
     def exam(self, run: Told) -> dict[str, Any]:
         """Confusion and examples of the final model; or, as `missing`, why there are none."""
         return {name: value for name, value in self._examined(run).items() if name != "right"}
 
     def right(self, run: Told) -> Tensor | None:
-        """1 for every test image that the final model labels rightly, 0 for the others; None where `exam` has none."""
+        """1 for every test image that the final model labels rightly, 0 for the others; None where
+        `exam` has none.
+        """
         return self._examined(run).get("right")
 
     def _examined(self, run: Told) -> dict[str, Any]:
@@ -76,7 +87,9 @@ class Examiner:
     def _holders(self, run: Told) -> dict[str, Any]:
         dataset = self._dataset(run)
         split = (of_this if run.federation else fitted)(run.folder.split(), dataset)
-        unseen = sum(map(len, (split.hub, *split.labelled, *split.unlabelled))) - len(dataset.train_labels)
+        unseen = sum(map(len, (split.hub, *split.labelled, *split.unlabelled))) - len(
+            dataset.train_labels
+        )
         labels = torch.cat([dataset.train_labels, torch.full((max(0, unseen),), UNKNOWN)])
         known, hidden = holdings(split, labels, len(dataset.classes))
         columns = len(dataset.classes) + bool((known + hidden)[:, -1].any())
@@ -96,9 +109,13 @@ class Examiner:
         classes = list(notes["classes"])
         shape = predictor.architecture.shape
         if not len(dataset.test_images) or tuple(dataset.test_images.shape[1:]) != tuple(shape):
-            raise DataError(f"the data set {dataset.name} found here has no test images of the model's size")
+            raise DataError(
+                f"the data set {dataset.name} found here has no test images of the model's size"
+            )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        output = plain_logits(tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"])
+        output = plain_logits(
+            tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"]
+        )
         chances = output.double().softmax(-1).cpu()
         if not bool(torch.isfinite(chances).all()):
             raise DataError("the final model's answers are not numbers, so its training diverged")
@@ -106,7 +123,8 @@ class Examiner:
         right = (chances.argmax(-1) == dataset.test_labels).double()
         if abs(right.mean() - told) > 0.01:
             raise DataError(
-                f"the model has {right.mean():.1%} on the test images found here, but had {told:.1%} in its run, so "
+                f"the model has {right.mean():.1%} on the test images found here, but had "
+                f"{told:.1%} in its run, so "
                 "these are other images"
             )
         return {
@@ -120,7 +138,9 @@ class Examiner:
 
 
 def _of_the_hub(run: Told) -> Dataset:
-    """What a hub can read again. The images of its branches are numbers beyond its own, and without a label."""
+    """What a hub can read again. The images of its branches are numbers beyond its own, and without
+    a label.
+    """
     return hub_images(Path(str(run.config.data.root))).dataset(())
 
 

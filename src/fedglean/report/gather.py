@@ -1,4 +1,5 @@
-"""Gathers what folders hold for a report: runs, the seeds of a run, or several of those with a label each.
+"""Gathers what folders hold for a report: runs, the seeds of a run, or several of those with a
+label each.
 
 Reading changes nothing, and runs need not be finished: a line that is half written is left out.
 """
@@ -47,7 +48,9 @@ class Told:
 
     @cached_property
     def names(self) -> list[str]:
-        """Its predictors, the result first; the final model knows their order also where an old history does not."""
+        """Its predictors, the result first; the final model knows their order also where an old
+        history does not.
+        """
         with suppress(StorageError):  # a net of the user's own may have changed since
             if self.finished:
                 return list(self.folder.predictors()[0])
@@ -94,19 +97,29 @@ def gather(folders: Mapping[str, Path] | Sequence[Path]) -> list[Group]:
 def survey(folders: Mapping[str, Path] | Sequence[Path]) -> tuple[list[Group], list[Coming]]:
     """What the folders hold, and what their comparisons have yet to begin."""
     if isinstance(folders, Mapping):
-        return [replace(group, label=label) for label, path in folders.items() for group in _found(path)[0]], []
+        return [
+            replace(group, label=label)
+            for label, path in folders.items()
+            for group in _found(path)[0]
+        ], []
     places: dict[Path, Path] = {}
     for path in folders:
         places.setdefault(path.resolve(), path)  # one may be named twice, by patterns for instance
     found = [_found(path) for path in places.values()]
-    groups, coming = [each for part, _ in found for each in part], [each for _, part in found for each in part]
-    return _told_apart(_told_apart(groups, lambda group: group.path.name), lambda group: str(group.path)), coming
+    groups, coming = (
+        [each for part, _ in found for each in part],
+        [each for _, part in found for each in part],
+    )
+    return _told_apart(
+        _told_apart(groups, lambda group: group.path.name), lambda group: str(group.path)
+    ), coming
 
 
 def _told_apart(groups: Sequence[Group], by: Callable[[Group], str]) -> list[Group]:
     common = Counter(group.label for group in groups)
     return [
-        replace(group, label=f"{group.label} ({by(group)})") if common[group.label] > 1 else group for group in groups
+        replace(group, label=f"{group.label} ({by(group)})") if common[group.label] > 1 else group
+        for group in groups
     ]
 
 
@@ -119,7 +132,9 @@ def _found(path: Path) -> tuple[list[Group], list[Coming]]:
     if not groups:
         if coming:
             raise StorageError(f"{path} holds no run yet: its comparison has not begun")
-        raise StorageError(f"{path} holds no run, nor does any folder in it; name the folder of a run")
+        raise StorageError(
+            f"{path} holds no run, nor does any folder in it; name the folder of a run"
+        )
     return groups, coming
 
 
@@ -133,11 +148,16 @@ def _below(path: Path) -> list[Group]:
 
 
 def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
-    """By the labels of the comparison, and why one failed; once it has its answer, nothing is to come."""
+    """By the labels of the comparison, and why one failed; once it has its answer, nothing is to
+    come.
+    """
     try:
         content = json.loads((path / "compare.json").read_bytes())
         failed, ended = content.get("failed", {}), "answer" in content
-        entries = [(str(entry["label"]), path / entry["folder"], entry["config"]) for entry in content["entries"]]
+        entries = [
+            (str(entry["label"]), path / entry["folder"], entry["config"])
+            for entry in content["entries"]
+        ]
         groups = [
             replace(_group(place), label=label, failed=failed.get(label))
             for label, place, _ in entries
@@ -149,7 +169,9 @@ def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
             if not ended and not _holds_runs(place)
         ]
     except UNREADABLE as error:
-        raise StorageError(f"{path} is damaged: its compare.json cannot be read ({error})") from error
+        raise StorageError(
+            f"{path} is damaged: its compare.json cannot be read ({error})"
+        ) from error
     return groups, coming
 
 

@@ -1,4 +1,5 @@
-"""Runs as one HTML page that needs nothing else: its charts are SVG, drawn by a script of its own from data inside.
+"""Runs as one HTML page that needs nothing else: its charts are SVG, drawn by a script of its own
+from data inside.
 
 A plotting library would make the page a hundred times as large and is seldom there where a GPU is.
 """
@@ -25,15 +26,21 @@ from fedglean.verdict import at_one_place
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 
 
-def write_page(folders: Mapping[str, Path] | Sequence[Path], out: Path, title: str | None = None) -> Path:
-    """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that they shall have."""
+def write_page(
+    folders: Mapping[str, Path] | Sequence[Path], out: Path, title: str | None = None
+) -> Path:
+    """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that
+    they shall have.
+    """
     groups, coming = survey(folders)
     write_whole(out, page(told(groups, Examiner(), title, coming=coming)).encode(errors="replace"))
     return out
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The page with its data. Whatever names hold, nothing in it ends the script or begins a tag."""
+    """The page with its data. Whatever names hold, nothing in it ends the script or begins a
+    tag.
+    """
     assets = files("fedglean.report") / "static"
     names = ("page.html", "page.css", "charts.js", "page.js")
     parts = {name: (assets / name).read_text("utf-8") for name in names}
@@ -60,7 +67,9 @@ def told(
         "title": title or story["sentence"],
         "headline": story,
         "help": did_it_help(groups, examiner, coming),
-        "against": {label: gap and asdict(gap) for label, gap in against_the_best(groups, examiner).items()},
+        "against": {
+            label: gap and asdict(gap) for label, gap in against_the_best(groups, examiner).items()
+        },
         "groups": [_group(group, examiner) for group in groups],
         "coming": [each.label for each in coming],
         "live": live,
@@ -97,7 +106,12 @@ def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
 
 
 def _scores(scores: Scores) -> dict[str, Any]:
-    return {"values": scores.values, "rounds": scores.rounds, "mean": scores.mean, "deviation": scores.deviation}
+    return {
+        "values": scores.values,
+        "rounds": scores.rounds,
+        "mean": scores.mean,
+        "deviation": scores.deviation,
+    }
 
 
 def _run(run: Told, names: Sequence[str]) -> dict[str, Any]:
@@ -107,10 +121,17 @@ def _run(run: Told, names: Sequence[str]) -> dict[str, Any]:
     return {
         "seed": run.config.seed,
         **{name: [line.get(name) for line in history] for name in COLUMNS},
-        "accuracy": {name: [line.get("accuracy", {}).get(name) for line in history] for name in names},
+        "accuracy": {
+            name: [line.get("accuracy", {}).get(name) for line in history] for name in names
+        },
         "pseudo": {kind: [line.get("pseudo", {}).get(kind) for line in history] for kind in kinds},
-        "per_class": run.tested[-1]["per_class"][names[0]] if run.tested and "per_class" in run.tested[-1] else None,
-        "phases": {name: sum(each[name] for each in phases if each) for name in next(filter(None, phases), {})},
+        "per_class": run.tested[-1]["per_class"][names[0]]
+        if run.tested and "per_class" in run.tested[-1]
+        else None,
+        "phases": {
+            name: sum(each[name] for each in phases if each)
+            for name in next(filter(None, phases), {})
+        },
     }
 
 
@@ -134,11 +155,23 @@ def _refused(runs: Sequence[Told]) -> list[dict[str, Any]]:
 
 
 def _command(group: Group, examiner: Examiner) -> str:
-    """What repeats the runs; one by one, from the splits that they were given, where they did not draw their own."""
+    """What repeats the runs; one by one, from the splits that they were given, where they did not
+    draw their own.
+    """
     if group.hub is not None:
-        return group.hub.command("--config", str(group.path / "config.toml"), out=f"{group.path.name}-again")
+        return group.hub.command(
+            "--config", str(group.path / "config.toml"), out=f"{group.path.name}-again"
+        )
     seeds = ["--seeds", str(len(group.runs))] if len(group.runs) > 1 else []
     if examiner.drawn(group.runs[0]):
-        return shlex.join(["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds])
-    files = [[str(run.folder.path / name) for name in ("config.toml", "split.json")] for run in group.runs]
-    return "\n".join(shlex.join(["fedglean", "run", "--config", here, "--split-file", split]) for here, split in files)
+        return shlex.join(
+            ["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds]
+        )
+    files = [
+        [str(run.folder.path / name) for name in ("config.toml", "split.json")]
+        for run in group.runs
+    ]
+    return "\n".join(
+        shlex.join(["fedglean", "run", "--config", here, "--split-file", split])
+        for here, split in files
+    )

@@ -1,4 +1,6 @@
-"""Learning curves as a picture: test accuracy by round, the last value written, the best round a dot."""
+"""Learning curves as a picture: test accuracy by round, the last value written, the best round a
+dot.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -45,19 +47,23 @@ class Curve:
 
 
 def curves(runs: Mapping[str, Sequence[Result]], path: Path, title: str = "") -> Path:
-    """Draw the learning curves into a PNG file; if it cannot be written, the runs are complete all the same."""
+    """Draw the learning curves into a PNG file; if it cannot be written, the runs are complete all
+    the same.
+    """
     try:
         drawing(runs, title).savefig(path, dpi=150)
     except OSError as error:
-        logging.getLogger(__name__).warning("the picture %s could not be written: %s", path, error.strerror or error)
+        logging.getLogger(__name__).warning(
+            "the picture %s could not be written: %s", path, error.strerror or error
+        )
     return path
 
 
 def drawing(runs: Mapping[str, Sequence[Result]], title: str = "") -> Figure:
     """One curve a label: the mean over its runs, and a band from the worst to the best of them.
 
-    A lone run of a method with several predictors gets a curve for each. What a method does after its last round
-    stands one place further right.
+    A lone run of a method with several predictors gets a curve for each. What a method does after
+    its last round stands one place further right.
     """
     drawn = [curve for curve in _curves(runs) if len(curve.rounds)]
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
@@ -75,11 +81,15 @@ def _curves(runs: Mapping[str, Sequence[Result]]) -> list[Curve]:
         label, results = next(iter(runs.items()))
         if len(results) == 1 and len(results[0].names) > 1:
             return [_curve(f"{label} {name}".strip(), results, name) for name in results[0].names]
-    return [_curve(label, results, results[0].names[0]) for label, results in runs.items() if results]
+    return [
+        _curve(label, results, results[0].names[0]) for label, results in runs.items() if results
+    ]
 
 
 def _curve(label: str, results: Sequence[Result], name: str) -> Curve:
-    rounds, values = in_common(results, lambda line: 100 * line["accuracy"][name] if "accuracy" in line else None)
+    rounds, values = in_common(
+        results, lambda line: 100 * line["accuracy"][name] if "accuracy" in line else None
+    )
     return Curve(label, np.array(rounds, float), np.array(values, float))
 
 
@@ -89,7 +99,11 @@ def in_common(results: Sequence[Result], read: Read) -> tuple[list[int], list[li
     What comes after the last round stands one place further right.
     """
     seeds = [
-        {line["round"] + bool(line.get("final")): value for line in result.history if (value := read(line)) is not None}
+        {
+            line["round"] + bool(line.get("final")): value
+            for line in result.history
+            if (value := read(line)) is not None
+        }
         for result in results
     ]
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))
@@ -100,9 +114,24 @@ def _draw(axes: Axes, curve: Curve, colour: str) -> None:
     mean = curve.mean
     axes.plot(curve.rounds, mean, color=colour, linewidth=1.8, marker="o" if len(mean) == 1 else "")
     if len(curve.values) > 1:
-        axes.fill_between(curve.rounds, curve.values.min(0), curve.values.max(0), color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            curve.rounds,
+            curve.values.min(0),
+            curve.values.max(0),
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )
     best = int(mean.argmax())
-    axes.plot(curve.rounds[best], mean[best], "o", color=colour, markersize=5, markeredgecolor="white", clip_on=False)
+    axes.plot(
+        curve.rounds[best],
+        mean[best],
+        "o",
+        color=colour,
+        markersize=5,
+        markeredgecolor="white",
+        clip_on=False,
+    )
 
 
 def _write_last(axes: Axes, drawn: Sequence[Curve]) -> None:
@@ -124,18 +153,27 @@ def _write_last(axes: Axes, drawn: Sequence[Curve]) -> None:
 
 
 def spaced(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, moved as little as needed to be `gap` apart: neighbours that collide share their middle."""
+    """Ascending places, moved as little as needed to be `gap` apart: neighbours that collide share
+    their middle.
+    """
     groups: list[list[float]] = []
     for place in places:
         groups.append([place, 1])
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
+        while (
+            len(groups) > 1
+            and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2
+        ):
             (b, m), (a, n) = groups.pop(), groups.pop()
             groups.append([(a * n + b * m) / (n + m), n + m])
-    return [middle + gap * (k - (count - 1) / 2) for middle, count in groups for k in range(int(count))]
+    return [
+        middle + gap * (k - (count - 1) / 2) for middle, count in groups for k in range(int(count))
+    ]
 
 
 def _dress(axes: Axes, title: str, band: bool) -> None:
-    axes.set_xlabel("round" + ("  (line: mean of the seeds, band: worst to best seed)" if band else ""))
+    axes.set_xlabel(
+        "round" + ("  (line: mean of the seeds, band: worst to best seed)" if band else "")
+    )
     axes.set_ylabel("test accuracy in %")
     axes.set_title(title, loc="left", parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

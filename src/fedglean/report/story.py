@@ -41,7 +41,9 @@ class Scores:
 
 
 def role(group: Group) -> str:
-    """What runs are there for: labels alone, a reference that knows more than clients may, or a method to be judged."""
+    """What runs are there for: labels alone, a reference that knows more than clients may, or a
+    method to be judged.
+    """
     return _part(group.config) if any(map(len, group.runs[0].split.unlabelled)) else "reference"
 
 
@@ -78,7 +80,11 @@ def headline(groups: Sequence[Group]) -> dict[str, str]:
     verb = "reaches" if group.finished else "is at"
     one_task = len({each.config.data for each in asked}) == 1
     among = f" best of {len(asked)} methods," if len(asked) > 1 and one_task else ""
-    when = f"after the last of {config.rounds} rounds" if group.finished else f"after round {done} of {config.rounds}"
+    when = (
+        f"after the last of {config.rounds} rounds"
+        if group.finished
+        else f"after round {done} of {config.rounds}"
+    )
     return {
         "label": group.label,
         "sentence": f"{group.label} {verb} {percent(end.mean)} on {config.data.title}",
@@ -90,14 +96,18 @@ def _spread(scores: Scores) -> str:
     if len(scores.values) == 1:
         return "one seed"
     return (
-        f"mean of {len(scores.values)} seeds, standard deviation {100 * scores.deviation:.1f} points, "
+        f"mean of {len(scores.values)} seeds, standard deviation {100 * scores.deviation:.1f} "
+        "points, "
         f"from {percent(min(scores.values))} to {percent(max(scores.values))}"
     )
 
 
 def _best(scores: Scores) -> str:
     if len(scores.values) == 1:
-        return f"The best round, {scores.rounds[0]}, had {percent(scores.mean)}; it is chosen on the test set."
+        return (
+            f"The best round, {scores.rounds[0]}, had {percent(scores.mean)}; it is chosen on the "
+            "test set."
+        )
     return f"Each seed's best round, chosen on the test set, had {percent(scores.mean)} on average."
 
 
@@ -105,23 +115,45 @@ def _result(group: Group) -> str:
     return next(run.names[0] for run in group.runs if run.tested)
 
 
-def did_it_help(groups: Sequence[Group], examiner: Examiner, coming: Sequence[Coming] = ()) -> dict[str, Any]:
-    """The answers where a labels-only run of the same task is there, as a comparison has them; else how to get one."""
+def did_it_help(
+    groups: Sequence[Group], examiner: Examiner, coming: Sequence[Coming] = ()
+) -> dict[str, Any]:
+    """The answers where a labels-only run of the same task is there, as a comparison has them; else
+    how to get one.
+    """
     methods = [group for group in groups if role(group) == "method"]
     later = [each.label for each in coming if _part(each.config) == "method"]
     if not methods:
-        return {"answers": [], "how": None, "why": _to_come(later) if later else _without_methods(groups)}
+        return {
+            "answers": [],
+            "how": None,
+            "why": _to_come(later) if later else _without_methods(groups),
+        }
     alone = [group for group in groups if role(group) == "labels alone"]
-    answers = [answer for group in methods if (answer := _answer(group, alone, examiner)) is not None]
-    floors_to_come = [each.label for each in coming if _part(each.config) == "labels alone" and _fits(each, methods)]
+    answers = [
+        answer for group in methods if (answer := _answer(group, alone, examiner)) is not None
+    ]
+    floors_to_come = [
+        each.label
+        for each in coming
+        if _part(each.config) == "labels alone" and _fits(each, methods)
+    ]
     if floors_to_come:
-        return {"answers": answers, "how": None, "why": f"{_to_come(floors_to_come)[:-1]}, on the labels alone."}
+        return {
+            "answers": answers,
+            "how": None,
+            "why": f"{_to_come(floors_to_come)[:-1]}, on the labels alone.",
+        }
     if answers:
         return {"answers": answers, "how": None, "why": None}
     waited = [floor for floor in alone if not floor.finished]
     if any(_same_task(group.runs[0], floor.runs[0]) for group in methods for floor in waited):
         return {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
-    return {"answers": [], "how": _how(methods[0]), "why": "To find out, train on the labels alone too, and compare:"}
+    return {
+        "answers": [],
+        "how": _how(methods[0]),
+        "why": "To find out, train on the labels alone too, and compare:",
+    }
 
 
 def _fits(floor: Coming, methods: Sequence[Group]) -> bool:
@@ -135,13 +167,16 @@ def _to_come(labels: Sequence[str]) -> str:
 
 
 def _without_methods(groups: Sequence[Group]) -> str:
-    """Why there is no answer; who has all images at one place learns from the unlabelled ones, but from no client."""
+    """Why there is no answer; who has all images at one place learns from the unlabelled ones, but
+    from no client.
+    """
     pooled = [group.label for group in groups if at_one_place(group.config)]
     if not pooled:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
     return (
-        f"{_listed(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} for federations, "
+        f"{_listed(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} "
+        "for federations, "
         "but no answer about clients that keep their images."
     )
 
@@ -157,7 +192,12 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
     if not fitting:
         return None
     floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
-    help = Help(group.label, floor, _difference(pairs, examiner), any(heard(mine.history) for mine, _ in pairs))
+    help = Help(
+        group.label,
+        floor,
+        _difference(pairs, examiner),
+        any(heard(mine.history) for mine, _ in pairs),
+    )
     sentence = _sentence(help)
     if len(pairs) == 1 and group.hub is None:
         sentence += " Repeat both with --seeds 5."
@@ -167,9 +207,11 @@ def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[st
 
 
 def against_the_best(groups: Sequence[Group], examiner: Examiner) -> dict[str, Difference | None]:
-    """By label, the gap to the best one on the same task that is no reference; None for the best itself.
+    """By label, the gap to the best one on the same task that is no reference; None for the best
+    itself.
 
-    What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured against.
+    What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured
+    against.
     """
     ended = [group for group in groups if group.finished and all(run.tested for run in group.runs)]
     judged = [group for group in ended if role(group) != "reference"]
@@ -183,12 +225,16 @@ def against_the_best(groups: Sequence[Group], examiner: Examiner) -> dict[str, D
 
 
 def _comparable(group: Group, other: Group) -> list[tuple[Told, Told]]:
-    """All of their runs in pairs: same seeds, data and labelled images; what a reference had more is no difference."""
+    """All of their runs in pairs: same seeds, data and labelled images; what a reference had more
+    is no difference.
+    """
     if [run.config.seed for run in group.runs] != [run.config.seed for run in other.runs]:
         return []
     pairs = list(zip(group.runs, other.runs, strict=True))
     known = role(group) == "reference"
-    alike = all(a.config.data == b.config.data and (known or _labels(a) == _labels(b)) for a, b in pairs)
+    alike = all(
+        a.config.data == b.config.data and (known or _labels(a) == _labels(b)) for a, b in pairs
+    )
     return pairs if alike else []
 
 
@@ -200,12 +246,18 @@ def _difference(pairs: Sequence[tuple[Told, Told]], examiner: Examiner) -> Diffe
 def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
     """Tested runs of one seed on one task, the floor's to its end."""
     others = {run.config.seed: run for run in floor.runs if run.tested and run.finished}
-    found = [(run, others[run.config.seed]) for run in group.runs if run.tested and run.config.seed in others]
+    found = [
+        (run, others[run.config.seed])
+        for run in group.runs
+        if run.tested and run.config.seed in others
+    ]
     return [pair for pair in found if _same_task(*pair)]
 
 
 def _same_task(a: Told, b: Told) -> bool:
-    """The same net, data, labelled images and rounds; which are unlabelled makes no difference to labels alone."""
+    """The same net, data, labelled images and rounds; which are unlabelled makes no difference to
+    labels alone.
+    """
     alike = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
     return alike[0] == alike[1] and _labels(a) == _labels(b)
 
@@ -221,7 +273,10 @@ def _end(run: Told) -> float:
 def _sentence(help: Help) -> str:
     mean, low, high = (100 * value for value in (help.gain.mean, help.gain.low, help.gain.high))
     where = f"{abs(mean):.1f} points {'above' if mean >= 0 else 'below'} {help.floor}"
-    return f"{help.label} ended {where}; 95 % interval {low:+.1f} to {high:+.1f} points over {help.gain.over}."
+    return (
+        f"{help.label} ended {where}; 95 % interval {low:+.1f} to {high:+.1f} points over "
+        f"{help.gain.over}."
+    )
 
 
 def _how(group: Group) -> list[str]:

@@ -55,7 +55,9 @@ def screen() -> Console:
 
 
 @contextmanager
-def progress(console: Console, label: str, config: Config, quiet: bool = False) -> Iterator[OnRound]:
+def progress(
+    console: Console, label: str, config: Config, quiet: bool = False
+) -> Iterator[OnRound]:
     """A function to call after each round, which shows it for as long as the context lasts."""
     compiles = config.engine.compile and config.engine.device != "cpu" and torch.cuda.is_available()
     start = "compiling, which takes minutes" if compiles else "starting"
@@ -89,7 +91,12 @@ def _bar(console: Console) -> Progress:
     columns = ("[bold]{task.description}", "{task.completed}/{task.total}")
     texts = [TextColumn(column) for column in columns]
     return Progress(
-        texts[0], BarColumn(20), texts[1], TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=console
+        texts[0],
+        BarColumn(20),
+        texts[1],
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=console,
     )
 
 
@@ -113,7 +120,11 @@ def _plain(console: Console, label: str, rounds: int) -> OnRound:
         final = line.get("final")
         if line["round"] in due or final or now - shown >= PLAIN_SECONDS:
             where = "after the last round" if final else f"round {line['round']}/{rounds}"
-            console.print(f"{label}: {where}, {state}, {duration(now - began)} so far", highlight=False, soft_wrap=True)
+            console.print(
+                f"{label}: {where}, {state}, {duration(now - began)} so far",
+                highlight=False,
+                soft_wrap=True,
+            )
             shown = now
 
     return on_round
@@ -152,7 +163,11 @@ def duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return (
+        f"{minutes} min {rest:02d} s"
+        if minutes < 60
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+    )
 
 
 def size(count: int) -> str:
@@ -174,7 +189,9 @@ def result_table(result: Result, title: str) -> Table:
     down, up = result.bytes_sent
     refused = sum(len(line.get("refused", ())) for line in result.history)
     sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
-    table.caption = f"{duration(result.seconds)}, {sent}" + (f", {refused} uploads refused" if refused else "")
+    table.caption = f"{duration(result.seconds)}, {sent}" + (
+        f", {refused} uploads refused" if refused else ""
+    )
     return table
 
 
@@ -184,18 +201,24 @@ def mean_line(lines: Sequence[Line]) -> dict[str, Any]:
     for part in ("accuracy", "pseudo"):
         tables = [line[part] for line in lines if line.get(part)]
         if tables:
-            merged[part] = {name: fmean(table[name] for table in tables if name in table) for name in tables[0]}
+            merged[part] = {
+                name: fmean(table[name] for table in tables if name in table) for name in tables[0]
+            }
     return merged
 
 
 def seeds_table(results: Sequence[Result], title: str) -> Table:
-    """A row a predictor: mean and standard deviation over the seeds, the worst and the best seed in brackets."""
+    """A row a predictor: mean and standard deviation over the seeds, the worst and the best seed in
+    brackets.
+    """
     table = _table(title, "predictor", "last >", "best >")
     for name in results[0].names:
         scores = [result.score(name) for result in results]
         last, best = ([score.accuracy for score in part] for part in zip(*scores, strict=True))
         table.add_row(name, _with_deviation(last), _with_deviation(best))
-    table.caption = f"{duration(sum(result.seconds for result in results))} for {len(results)} seeds"
+    table.caption = (
+        f"{duration(sum(result.seconds for result in results))} for {len(results)} seeds"
+    )
     return table
 
 
@@ -222,9 +245,16 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:
-    """Names with a line each, without a frame, so that `grep` finds whole lines; a name is never folded."""
+    """Names with a line each, without a frame, so that `grep` finds whole lines; a name is never
+    folded.
+    """
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 2, 0, 0)
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        show_header=False,
+        padding=(0, 2, 0, 0),
     )
     for place, row in enumerate(rows):
         if place == 0:
@@ -236,8 +266,16 @@ def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:
 
 def _table(title: str, *headings: str) -> Table:
     """A heading that ends in ">" is of a column of numbers."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold", caption_justify="left", box=ROUNDED)
+    table = Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=ROUNDED,
+    )
     for heading in headings:
         right = heading.endswith(" >")
-        table.add_column(heading.removesuffix(" >"), justify="right" if right else "left", no_wrap=right)
+        table.add_column(
+            heading.removesuffix(" >"), justify="right" if right else "left", no_wrap=right
+        )
     return table

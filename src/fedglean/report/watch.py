@@ -1,7 +1,8 @@
-"""Serves the report of runs while they train, to this machine only: the page asks for what is new, and this answers.
+"""Serves the report of runs while they train, to this machine only: the page asks for what is new,
+and this answers.
 
-Two addresses are answered, the page and its data; no other file can be had. A request must name this machine as its
-host, so that no site in the reader's browser can ask in its own name.
+Two addresses are answered, the page and its data; no other file can be had. A request must name
+this machine as its host, so that no site in the reader's browser can ask in its own name.
 """
 
 import hashlib
@@ -33,7 +34,9 @@ class Watcher(ThreadingHTTPServer):
         try:
             super().__init__((HERE, port), Answer)
         except (OSError, OverflowError) as error:
-            raise ConfigError(f"port {port} cannot be used ({error}); choose another, or 0 for any free one") from error
+            raise ConfigError(
+                f"port {port} cannot be used ({error}); choose another, or 0 for any free one"
+            ) from error
 
     @property
     def address(self) -> str:
@@ -71,7 +74,9 @@ class Answer(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (HERE, "localhost")}:
+        if self.headers.get("Host") not in {
+            f"{name}:{self.server.server_port}" for name in (HERE, "localhost")
+        }:
             self._send(403, b"this page is for this machine alone\n")
             return
         with suppress(ConnectionError):  # whoever asked may have gone
@@ -93,7 +98,9 @@ class Answer(BaseHTTPRequestHandler):
         else:
             self._send(200, json.dumps(data).encode(), "application/json", mark)
 
-    def _send(self, status: int, body: bytes, kind: str = "text/plain", mark: str | None = None) -> None:
+    def _send(
+        self, status: int, body: bytes, kind: str = "text/plain", mark: str | None = None
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))

@@ -1,9 +1,10 @@
-"""Fed-SHVR's Theorem 1, measured: the smallest optimality gap within T rounds, at the theorem's step size.
+"""Fed-SHVR's Theorem 1, measured: the smallest optimality gap within T rounds, at the theorem's
+step size.
 
-The gap of eq. (21) after round t is |grad_theta F(theta^t, v^(t+1))|^2 + sum_k w_k |v_k^(t+1) - v_k^t|^2, where v are
-the soft labels of all unlabelled images. It is computed from the model after each round and all images, apart from the
-code that trains, and averaged over seeds, as the theorem's expectation. Training is the package's own: its method, its
-round loop.
+The gap of eq. (21) after round t is |grad_theta F(theta^t, v^(t+1))|^2 + sum_k w_k |v_k^(t+1) -
+v_k^t|^2, where v are the soft labels of all unlabelled images. It is computed from the model after
+each round and all images, apart from the code that trains, and averaged over seeds, as the
+theorem's expectation. Training is the package's own: its method, its round loop.
 """
 
 import math
@@ -38,15 +39,18 @@ METHODS: Mapping[str, Mapping[str, bool]] = {
     "Fed-SH": {"correct": False, "normalise": True},
     "Fed-SVR": {"correct": True, "normalise": False},
 }
-#: The largest curvature, over all logits of four classes, of the predictions' divergence from uniform.
+#: The largest curvature, over all logits of four classes, of the predictions' divergence from
+#: uniform.
 BEND = 0.6
 
 
 @dataclass(frozen=True)
 class Visits:
-    """How long a client works: batches of `batch` images of each kind, once through all that make a whole batch.
+    """How long a client works: batches of `batch` images of each kind, once through all that make a
+    whole batch.
 
-    A part of the images is left over in every round. Without, a round's gradients would add up to the exact one.
+    A part of the images is left over in every round. Without, a round's gradients would add up to
+    the exact one.
     """
 
     batch: int
@@ -65,7 +69,9 @@ class Visits:
         return math.sqrt(len(IMAGES) / (rounds * self.mean_steps))
 
     def largest_rate(self, smoothness: float) -> float:
-        """Its three bounds; the soft labels' regulariser, a mean over a client's images, is 1 / images convex."""
+        """Its three bounds; the soft labels' regulariser, a mean over a client's images, is 1 /
+        images convex.
+        """
         longest = max(self.steps)
         spread = (longest - 1) * (2 * longest - 1)
         bounds = [
@@ -105,14 +111,27 @@ def config_of(method: str, visits: Visits, rounds: int) -> Config:
         "perturb": "none",
         **METHODS[method],
     }
-    engine: dict[str, Any] = {"device": "cpu", "dtype": "float64", "executor": "stack", "evaluate_every": rounds}
-    problem: dict[str, Any] = {"use": smooth_problem.__file__, "data": visits.data, "model": "linear"}
-    return configure("fed-shvr", **problem, **engine, clients=len(IMAGES), rounds=rounds, settings=settings)
+    engine: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float64",
+        "executor": "stack",
+        "evaluate_every": rounds,
+    }
+    problem: dict[str, Any] = {
+        "use": smooth_problem.__file__,
+        "data": visits.data,
+        "model": "linear",
+    }
+    return configure(
+        "fed-shvr", **problem, **engine, clients=len(IMAGES), rounds=rounds, settings=settings
+    )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All images as the federation's parties hold them, for gradients that nobody in it could compute."""
+    """All images as the federation's parties hold them, for gradients that nobody in it could
+    compute.
+    """
 
     labelled: list[Tensor]
     answers: list[Tensor]
@@ -125,11 +144,17 @@ class Problem:
         total = sum(client.total for client in federation.declared)
 
         def pixels(images: Images) -> Tensor:
-            return view("plain", images.store[images.index], images.index, recipe, torch.float64).flatten(1)
+            return view(
+                "plain", images.store[images.index], images.index, recipe, torch.float64
+            ).flatten(1)
 
         known = [pixels(images) for images in federation.labelled]
         logits = torch.zeros(1, len(experiment.dataset.classes), dtype=torch.float64)
-        answers = [one_hot(images.label, logits) for images in federation.labelled if images.label is not None]
+        answers = [
+            one_hot(images.label, logits)
+            for images in federation.labelled
+            if images.label is not None
+        ]
         weights = [client.total / total for client in federation.declared]
         return cls(known, answers, [pixels(images) for images in federation.unlabelled], weights)
 
@@ -138,7 +163,9 @@ class Problem:
         return [sharpen((images @ weight.T).softmax(-1), 1 / SOFT) for images in self.unlabelled]
 
     def gradient(self, weight: Tensor, soft: Sequence[Tensor]) -> Tensor:
-        """Of eq. (5a) with respect to the model, by hand: of cross-entropy it is (prediction - label) x image."""
+        """Of eq. (5a) with respect to the model, by hand: of cross-entropy it is (prediction -
+        label) x image.
+        """
         total = torch.zeros_like(weight)
         for share, seen, answer, unseen, label in zip(
             self.weights, self.labelled, self.answers, self.unlabelled, soft, strict=True
@@ -153,23 +180,32 @@ class Problem:
     def gap(self, weight: Tensor, before: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
         """Eq. (21), and the soft labels that it has seen."""
         soft = self.soft_labels(weight)
-        moved = [share * float((a - b).square().sum()) for share, a, b in zip(self.weights, soft, before, strict=True)]
+        moved = [
+            share * float((a - b).square().sum())
+            for share, a, b in zip(self.weights, soft, before, strict=True)
+        ]
         return float(self.gradient(weight, soft).square().sum()) + sum(moved), soft
 
     def smoothness(self) -> float:
-        """L of Assumption 2, from above: a softmax bends by at most 1/2, and the gradient is linear in soft labels."""
+        """L of Assumption 2, from above: a softmax bends by at most 1/2, and the gradient is linear
+        in soft labels.
+        """
 
         def largest(images: Tensor) -> float:
             return float(torch.linalg.eigvalsh(images.T @ images / len(images))[-1])
 
         bends = [
-            math.hypot(largest(a) / 2 + (0.5 + OUTPUT * BEND) * largest(b), math.sqrt(largest(b) / len(b)))
+            math.hypot(
+                largest(a) / 2 + (0.5 + OUTPUT * BEND) * largest(b), math.sqrt(largest(b) / len(b))
+            )
             for a, b in zip(self.labelled, self.unlabelled, strict=True)
         ]
         return max(bends)
 
 
-def gaps(method: str, visits: Visits, rounds: int, seeds: int) -> tuple[NDArray[np.float64], Problem]:
+def gaps(
+    method: str, visits: Visits, rounds: int, seeds: int
+) -> tuple[NDArray[np.float64], Problem]:
     """The gap after every round, averaged over seeds that share the split and the first model."""
     config = config_of(method, visits, rounds)
     split = split_of(load(visits.data).train_labels)
@@ -182,7 +218,9 @@ def gaps(method: str, visits: Visits, rounds: int, seeds: int) -> tuple[NDArray[
     for number in range(1, rounds + 1):
         play_rounds(runs, number)
         for seed, (_, progress) in enumerate(runs):
-            found[number - 1, seed], soft[seed] = problem.gap(progress.state.model.parameters["weight"], soft[seed])
+            found[number - 1, seed], soft[seed] = problem.gap(
+                progress.state.model.parameters["weight"], soft[seed]
+            )
             progress.history.clear()
     mean: NDArray[np.float64] = found.mean(1)
     return mean, problem

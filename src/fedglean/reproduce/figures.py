@@ -3,7 +3,11 @@
 from fedglean.reproduce import hassle_figures, semifl_figures, shvr_figures
 from fedglean.reproduce.study import Study
 
-_ALL: dict[str, Study] = {**semifl_figures.FIGURES, **shvr_figures.FIGURES, **hassle_figures.FIGURES}
+_ALL: dict[str, Study] = {
+    **semifl_figures.FIGURES,
+    **shvr_figures.FIGURES,
+    **hassle_figures.FIGURES,
+}
 
 
 def _place(name: str) -> tuple[int, int]:

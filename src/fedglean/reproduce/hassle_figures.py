@@ -1,6 +1,8 @@
-"""Figures 2 and 4-11 of HASSLE. The points of Figs. 2, 4, 10 and 11 are ours: the paper's went with its pictures.
+"""Figures 2 and 4-11 of HASSLE. The points of Figs. 2, 4, 10 and 11 are ours: the paper's went with
+its pictures.
 
-Figs. 10 and 11 are lambda and gamma by their captions; the paper's text has them the other way round.
+Figs. 10 and 11 are lambda and gamma by their captions; the paper's text has them the other way
+round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,18 @@ from torch import Tensor
 from fedglean.checkpoint import make_folder
 from fedglean.experiment import dataset_of, divide_up
 from fedglean.report.bubbles import bubble_chart
-from fedglean.reproduce.panels import Curves, Figure, Number, Point, Points, Trace, accuracy, keep, report, shown_title
+from fedglean.reproduce.panels import (
+    Curves,
+    Figure,
+    Number,
+    Point,
+    Points,
+    Trace,
+    accuracy,
+    keep,
+    report,
+    shown_title,
+)
 from fedglean.reproduce.study import Study, Wish
 from fedglean.reproduce.trainings import Training, config_of, first_clients, one_of, thinned
 
@@ -25,7 +38,12 @@ UNLABELLED_CLIENTS = (0, 5, 10, 15)
 RATIOS = (0.5, 1, 2, 4, 8)
 LAMBDAS = ("0.1", "0.5", "1", "2", "5")
 GAMMAS = ("0.0001", "0.001", "0.01", "0.1")
-OTHERS = {"FedAvg": "fedavg-", "FedAvg + FixMatch": "fedavg-fixmatch-", "FedMatch": "fedmatch-", "RSCFed": "rscfed-"}
+OTHERS = {
+    "FedAvg": "fedavg-",
+    "FedAvg + FixMatch": "fedavg-fixmatch-",
+    "FedMatch": "fedmatch-",
+    "RSCFed": "rscfed-",
+}
 SIDES = ("SM", "UM", "EM")
 
 # A tenth of all images is labelled, at five of twenty equal clients.
@@ -34,12 +52,17 @@ _FIVE_PARTLY = {"split.labels": "fraction:" + ",".join(["0.4"] * 5 + ["0"] * 15)
 Row = Mapping[Number, Point]
 
 
-def _methods(presets: Mapping[Number, str], others: Sequence[str] = tuple(OTHERS)) -> dict[str, Row]:
+def _methods(
+    presets: Mapping[Number, str], others: Sequence[str] = tuple(OTHERS)
+) -> dict[str, Row]:
     """A line for each method; the presets' names go on after the method's."""
     rows: dict[str, Row] = {
-        label: {x: Point(Training(f"hassle/{OTHERS[label]}{rest}")) for x, rest in presets.items()} for label in others
+        label: {x: Point(Training(f"hassle/{OTHERS[label]}{rest}")) for x, rest in presets.items()}
+        for label in others
     }
-    return rows | {"HASSLE-EM": {x: Point(Training(f"hassle/{rest}"), "EM") for x, rest in presets.items()}}
+    return rows | {
+        "HASSLE-EM": {x: Point(Training(f"hassle/{rest}"), "EM") for x, rest in presets.items()}
+    }
 
 
 def _sides(trainings: Mapping[Number, Training], names: Sequence[str] = SIDES) -> dict[str, Row]:
@@ -49,19 +72,25 @@ def _sides(trainings: Mapping[Number, Training], names: Sequence[str] = SIDES) -
 def _joined(method: str, side: str | None = None) -> Row:
     """Five partially labelled clients, and the first of fifteen unlabelled ones."""
     return {
-        count: Point(Training(f"hassle/{method}cifar10-10", _FIVE_PARTLY, first_clients(5 + count)), side)
+        count: Point(
+            Training(f"hassle/{method}cifar10-10", _FIVE_PARTLY, first_clients(5 + count)), side
+        )
         for count in UNLABELLED_CLIENTS
     }
 
 
 def _ratio(ratio: float) -> Training:
-    """Nine times as many images are unlabelled as labelled: the clients keep what the ratio asks for."""
+    """Nine times as many images are unlabelled as labelled: the clients keep what the ratio asks
+    for.
+    """
     return Training("hassle/cifar10-10", part=thinned(ratio / 9))
 
 
 def _with_and_without(names: Sequence[str]) -> dict[str, Trace]:
     return {
-        f"{name} {word} SUMA": Trace(Training(f"hassle/table2-{row}"), accuracy(name), _printed(row, name))
+        f"{name} {word} SUMA": Trace(
+            Training(f"hassle/table2-{row}"), accuracy(name), _printed(row, name)
+        )
         for row, word in (("both", "with"), ("none", "without"))
         for name in names
     }
@@ -73,7 +102,9 @@ def _printed(row: str, name: str) -> dict[Number, float]:
 
 _FIGURE4: dict[str, Row] = {
     **_sides({ratio: _ratio(ratio) for ratio in RATIOS}, ("SM", "UM")),
-    "FedAvg on the labels": {ratio: Point(Training("hassle/fedavg-cifar10-10")) for ratio in RATIOS},
+    "FedAvg on the labels": {
+        ratio: Point(Training("hassle/fedavg-cifar10-10")) for ratio in RATIOS
+    },
 }
 _LOSSES = {
     "SM": Trace(Training("hassle/cifar10-10"), report("supervised_loss")),
@@ -81,7 +112,8 @@ _LOSSES = {
 }
 DECLARED: dict[str, Figure] = {
     "hassle-fig2": Figure(
-        "HASSLE, Fig. 2: 5 partially labelled clients and more and more unlabelled ones (our points), CIFAR-10",
+        "HASSLE, Fig. 2: 5 partially labelled clients and more and more unlabelled ones (our "
+        "points), CIFAR-10",
         {
             "clients": Points(
                 "10 % of 20 clients' images labelled",
@@ -97,24 +129,39 @@ DECLARED: dict[str, Figure] = {
     ),
     "hassle-fig4": Figure(
         "HASSLE, Fig. 4: unlabelled images for each labelled one (our points), CIFAR-10",
-        {"ratio": Points("layout ALL, 10 % labelled", "unlabelled : labelled images", _FIGURE4, log_x=True)},
+        {
+            "ratio": Points(
+                "layout ALL, 10 % labelled", "unlabelled : labelled images", _FIGURE4, log_x=True
+            )
+        },
         ("UM is below SM up to a ratio of 1 and above it from 2 on; SM rises above FedAvg",),
     ),
     "hassle-fig5": Figure(
         "HASSLE, Fig. 5: both models with and without mutual alignment, CIFAR-10, 10 % labelled",
         {"curves": Curves("alpha = 0.1", _with_and_without(("SM", "UM")))},
-        ("UM starts below SM; in the last round they are 0.94 points apart with SUMA and 2.29 without",),
+        (
+            "UM starts below SM; in the last round they are 0.94 points apart with SUMA and 2.29 "
+            "without",
+        ),
     ),
     "hassle-fig6": Figure(
         "HASSLE, Fig. 6: five layouts of annotation, CIFAR-10, 10 % labelled",
-        {"layouts": Points("alpha = 0.1", "layout", _methods({layout: f"layout-{layout}" for layout in LAYOUTS}))},
+        {
+            "layouts": Points(
+                "alpha = 0.1",
+                "layout",
+                _methods({layout: f"layout-{layout}" for layout in LAYOUTS}),
+            )
+        },
         ("HASSLE is best in all five",),
     ),
     "hassle-fig8": Figure(
         "HASSLE, Fig. 8: degrees of heterogeneity, CIFAR-10, 10 % labelled",
         {
             "alpha": Points(
-                "layout ALL", "alpha", _methods({alpha: f"cifar10-10{rest}" for alpha, rest in ALPHAS.items()})
+                "layout ALL",
+                "alpha",
+                _methods({alpha: f"cifar10-10{rest}" for alpha, rest in ALPHAS.items()}),
             )
         },
         ("all lose as alpha falls; from 1 to 0.1 HASSLE loses less than the others",),
@@ -126,12 +173,22 @@ DECLARED: dict[str, Figure] = {
     ),
     "hassle-fig10": Figure(
         "HASSLE, Fig. 10: weight lambda of the residual (our points), CIFAR-10, 10 % labelled",
-        {"lambda": Points("gamma = 0.001", "lambda", _sides({x: Training(f"hassle/lambda-{x}") for x in LAMBDAS}))},
+        {
+            "lambda": Points(
+                "gamma = 0.001",
+                "lambda",
+                _sides({x: Training(f"hassle/lambda-{x}") for x in LAMBDAS}),
+            )
+        },
         ("lambda = 1 is best",),
     ),
     "hassle-fig11": Figure(
         "HASSLE, Fig. 11: weight gamma of proximity (our points), CIFAR-10, 10 % labelled",
-        {"gamma": Points("lambda = 1", "gamma", _sides({x: Training(f"hassle/gamma-{x}") for x in GAMMAS}))},
+        {
+            "gamma": Points(
+                "lambda = 1", "gamma", _sides({x: Training(f"hassle/gamma-{x}") for x in GAMMAS})
+            )
+        },
         ("flat, but for a drop at 0.1",),
     ),
 }
@@ -139,7 +196,9 @@ DECLARED: dict[str, Figure] = {
 
 def _splits(wish: Wish) -> None:
     """Fig. 7 shows who holds what; nothing is trained."""
-    title = shown_title("HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", wish)
+    title = shown_title(
+        "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", wish
+    )
     make_folder(wish.out)
     counts, pictures = {}, {}
     for alpha in one_of(wish.cell, tuple(ALPHAS)):
@@ -149,11 +208,16 @@ def _splits(wish: Wish) -> None:
         pictures[alpha] = wish.out / f"alpha-{alpha}.png"
         bubble_chart(split, dataset.train_labels, dataset.classes, pictures[alpha])
         held = {"labelled": split.labelled, "unlabelled": split.unlabelled}
-        counts[alpha] = {name: _by_class(parts, dataset.train_labels, classes) for name, parts in held.items()}
+        counts[alpha] = {
+            name: _by_class(parts, dataset.train_labels, classes) for name, parts in held.items()
+        }
     _together(pictures, title).savefig(wish.file("figure.png"), dpi=130)
     keep(wish, title, (), {"images_by_client_and_class": counts})
     spread = {alpha: _classes_a_client(held) for alpha, held in counts.items()}
-    print(f"{title}\nclasses per client, on average: " + ", ".join(f"alpha {a}: {n:.1f}" for a, n in spread.items()))
+    print(
+        f"{title}\nclasses per client, on average: "
+        + ", ".join(f"alpha {a}: {n:.1f}" for a, n in spread.items())
+    )
 
 
 def _by_class(parts: Sequence[Tensor], labels: Tensor, classes: int) -> list[list[int]]:
@@ -169,7 +233,9 @@ def _together(pictures: Mapping[str, Path], title: str) -> Canvas:
     canvas = Canvas(figsize=(9, 4.4 * len(pictures)), layout="constrained")
     FigureCanvasAgg(canvas)
     canvas.suptitle(title, x=0.01, ha="left", fontsize=11)
-    for axes, (alpha, path) in zip(canvas.subplots(len(pictures), squeeze=False)[:, 0], pictures.items(), strict=True):
+    for axes, (alpha, path) in zip(
+        canvas.subplots(len(pictures), squeeze=False)[:, 0], pictures.items(), strict=True
+    ):
         axes.imshow(imread(path))
         axes.set_axis_off()
         axes.set_title(f"alpha = {alpha}", loc="left", fontsize=10)
@@ -178,5 +244,8 @@ def _together(pictures: Mapping[str, Path], title: str) -> Canvas:
 
 FIGURES: dict[str, Study] = {name: figure.study() for name, figure in DECLARED.items()}
 FIGURES["hassle-fig7"] = Study(
-    "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", tuple(ALPHAS), _splits, ("--set",)
+    "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10",
+    tuple(ALPHAS),
+    _splits,
+    ("--set",),
 )

@@ -1,21 +1,23 @@
-"""SemiFL's Theorem 1, measured: the kernel classifier of its appendix D on a distribution that meets (A1)-(A7).
+"""SemiFL's Theorem 1, measured: the kernel classifier of its appendix D on a distribution that
+meets (A1)-(A7).
 
-The world is a grid on [0, 1]. With u = 2x - 1 in (-1, 1), P(Y = 1) = m(x) has the margin b = 2m - 1 = sign(u) |u|^q, so
-the Bayes classifier is the sign of u. The assumptions hold by construction:
+The world is a grid on [0, 1]. With u = 2x - 1 in (-1, 1), P(Y = 1) = m(x) has the margin b = 2m - 1
+= sign(u) |u|^q, so the Bayes classifier is the sign of u. The assumptions hold by construction:
 
-(A1) confident unlabelled points: P_u(min(m, 1 - m) <= delta) = (2 delta)^s, half of it on each side;
-(A2) an unlabelled point x becomes, where it is transmitted, a harder point x' (|b(x')| <= |b(x)|) with density in
-     proportion to p_l(x') (1 + b(x') / b(x)): then the mean of b(x) given x' is b(x'), as (A2) wants;
-(A3) a point with e = min(m, 1 - m) is transmitted with probability (2 e)^v and stays where it is otherwise;
+(A1) confident unlabelled points: P_u(min(m, 1 - m) <= delta) = (2 delta)^s, half on each side;
+(A2) an unlabelled point x becomes, where it is transmitted, a harder point x' (|b(x')| <= |b(x)|)
+     with density in proportion to p_l(x') (1 + b(x') / b(x)): then the mean of b(x) given x' is
+     b(x'), as (A2) wants;
+(A3) a point with e = min(m, 1 - m) is transmitted with probability (2 e)^v, else stays;
 (A4) P_l(|m - 1/2| <= t) grows like t^alpha near the boundary;
 (A5) m is Hoelder-continuous with exponent q.
 
-P_l has four times as many points left of the boundary as right of it. Where both sides are alike, the smoothing of a
-kernel estimate moves the boundary nowhere and risks fall faster than any upper bound says; here it moves by a fixed
-part of the bandwidth, and the bound is attained.
+P_l has four times as many points left of the boundary as right of it. Where both sides are alike,
+the smoothing of a kernel estimate moves the boundary nowhere and risks fall faster than any upper
+bound says; here it moves by a fixed part of the bandwidth, and the bound is attained.
 
-A sample on a grid is a table of counts: it is drawn at once however large it is, the box kernel is a difference of
-running sums, and the excess risk is a sum over the grid, not an estimate.
+A sample on a grid is a table of counts: it is drawn at once however large it is, the box kernel is
+a difference of running sums, and the excess risk is a sum over the grid, not an estimate.
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,9 @@ INNER, MIDDLE, LEAN = 0.4, 0.8, 4.0
 
 @dataclass(frozen=True)
 class World:
-    """The exponents of the assumptions, and the distributions that follow from them, as masses on the grid."""
+    """The exponents of the assumptions, and the distributions that follow from them, as masses on
+    the grid.
+    """
 
     s: float = 1.0
     v: float = 1.0
@@ -57,13 +61,17 @@ class World:
 
     @cached_property
     def labelled(self) -> Array:
-        """P_l, leaning to the left near the boundary, and to the right further out so that E_l(b) is 0."""
+        """P_l, leaning to the left near the boundary, and to the right further out so that E_l(b)
+        is 0.
+        """
         edges = np.abs(np.linspace(-1, 1, self.cells + 1)) ** (self.alpha * self.q)
         even, far = np.abs(np.diff(edges)), np.abs(self.u)
         inner, middle = far < INNER, (far >= INNER) & (far < MIDDLE)
         weight = even * np.abs(self.margin)
         back = 1 + (LEAN - 1) * weight[inner].sum() / weight[middle].sum()
-        mass: Array = even * np.where(inner & (self.u < 0), LEAN, np.where(middle & (self.u > 0), back, 1.0))
+        mass: Array = even * np.where(
+            inner & (self.u < 0), LEAN, np.where(middle & (self.u > 0), back, 1.0)
+        )
         return mass / float(mass.sum())
 
     @cached_property
@@ -90,7 +98,9 @@ class World:
 
     @property
     def enough(self) -> float:
-        """(A7): the first classifier needs more than n_u to this power labels, or is not sure of enough points."""
+        """(A7): the first classifier needs more than n_u to this power labels, or is not sure of
+        enough points.
+        """
         return (2 * self.q + 1) / self._size(self.v + self.s)
 
     def bandwidth(self, unlabelled: float) -> float:
@@ -100,7 +110,9 @@ class World:
         return 0.4 * float(labels ** (-1 / self._size(0)))
 
     def first_bandwidth(self, labels: float) -> float:
-        """For the first classifier, whose estimate of m must be close: the rate that is best for that."""
+        """For the first classifier, whose estimate of m must be close: the rate that is best for
+        that.
+        """
         return 0.5 * float(labels ** (-1 / (2 * self.q + 1)))
 
     def _size(self, inadequacy: float) -> float:
@@ -118,37 +130,58 @@ class World:
         return draw.multinomial(count, masses / masses.sum()).reshape(2, -1).astype(np.float64)
 
     def draw_augmented(
-        self, count: int, first: Array, delta: float, draw: np.random.Generator, balanced: bool = True
+        self,
+        count: int,
+        first: Array,
+        delta: float,
+        draw: np.random.Generator,
+        balanced: bool = True,
     ) -> Array:
-        """Steps 1 and 2: unlabelled points of which `first` is sure, augmented; counts of pseudo-labels by cell.
+        """Steps 1 and 2: unlabelled points of which `first` is sure, augmented; counts of
+        pseudo-labels by cell.
 
-        `balanced` keeps as many moved points of one pseudo-label as of the other. The proof takes for granted that the
-        labels of augmented points follow m; they do not if the first classifier is sure more often on one side.
+        `balanced` keeps as many moved points of one pseudo-label as of the other. The proof takes
+        for granted that the labels of augmented points follow m; they do not if the first
+        classifier is sure more often on one side.
         """
         masses = np.concatenate(self.augmented(first, delta))
         shares = masses.sum(1)
         picked = draw.multinomial(count, [*shares, max(0.0, 1 - shares.sum())])[:4]
         if balanced:
             picked[2:] = picked[2:].min()
-        drawn = [draw.multinomial(n, m / m.sum()) if n else m * 0 for n, m in zip(picked, masses, strict=True)]
+        drawn = [
+            draw.multinomial(n, m / m.sum()) if n else m * 0
+            for n, m in zip(picked, masses, strict=True)
+        ]
         counts: Array = np.stack(drawn).reshape(2, 2, -1).sum(0).astype(np.float64)
         return counts
 
     def augmented(self, first: Array, delta: float) -> tuple[Array, Array]:
-        """The population's masses of (pseudo-label, point), of points that stay where they are and that are moved."""
+        """The population's masses of (pseudo-label, point), of points that stay where they are and
+        that are moved.
+        """
         sure = np.minimum(first, 1 - first) <= delta
-        chosen = np.stack([np.where(sure & ((first > 0.5) == label), self.unlabelled, 0.0) for label in (False, True)])
+        chosen = np.stack(
+            [
+                np.where(sure & ((first > 0.5) == label), self.unlabelled, 0.0)
+                for label in (False, True)
+            ]
+        )
         sent = (2 * self.doubt) ** self.v
         return chosen * (1 - sent), np.stack([self._transmitted(part * sent) for part in chosen])
 
     def _transmitted(self, sources: Array) -> Array:
-        """Where points go: from each side to all points that are not easier, with density p_l (1 + b' / b)."""
+        """Where points go: from each side to all points that are not easier, with density p_l (1 +
+        b' / b).
+        """
         half = self.cells // 2
         arrived = np.zeros(self.cells)
         for side, source in ((1, sources[half:]), (-1, sources[:half][::-1])):
             strength = np.abs(self.margin[half:])
             right, left = self.labelled[half:], self.labelled[:half][::-1]
-            density = np.cumsum(right + left) + side * np.cumsum((right - left) * strength) / strength
+            density = (
+                np.cumsum(right + left) + side * np.cumsum((right - left) * strength) / strength
+            )
             share = source / density
             even = np.cumsum(share[::-1])[::-1]
             tilt = side * strength * np.cumsum((share / strength)[::-1])[::-1]
@@ -159,7 +192,9 @@ class World:
 
 
 def estimate(counts: Array, bandwidth: float, unknown: float = 0.0) -> Array:
-    """Eq. (10): the share of label 1 among the points within the bandwidth; `unknown` where there are none."""
+    """Eq. (10): the share of label 1 among the points within the bandwidth; `unknown` where there
+    are none.
+    """
     cells = counts.shape[1]
     reach = int(bandwidth * cells)
     sums = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, 1)], 1)
@@ -179,10 +214,14 @@ def supervised_risk(world: World, labels: int, draw: np.random.Generator) -> flo
 def semi_supervised_risk(
     world: World, unlabelled: int, labels: int, draw: np.random.Generator, balanced: bool = True
 ) -> float:
-    """Steps 1-3 with half of the labels for the first classifier and half for the second, which has to be unbiased."""
+    """Steps 1-3 with half of the labels for the first classifier and half for the second, which has
+    to be unbiased.
+    """
     half = labels // 2
     first = estimate(world.draw_labelled(half, draw), world.first_bandwidth(half), unknown=0.5)
     bandwidth = world.bandwidth(unlabelled)
     delta = min(0.25, bandwidth**world.q)
-    counts = world.draw_labelled(labels - half, draw) + world.draw_augmented(unlabelled, first, delta, draw, balanced)
+    counts = world.draw_labelled(labels - half, draw) + world.draw_augmented(
+        unlabelled, first, delta, draw, balanced
+    )
     return world.risk(estimate(counts, bandwidth) > 0.5)

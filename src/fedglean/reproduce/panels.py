@@ -1,4 +1,6 @@
-"""What a figure is made of: panels of lines, drawn into a picture, told as a table and kept as numbers."""
+"""What a figure is made of: panels of lines, drawn into a picture, told as a table and kept as
+numbers.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,9 +29,11 @@ Number = float | str
 
 @dataclass(frozen=True)
 class Line:
-    """Means over the seeds with the worst and the best of them; `published` are (x, y) that the paper prints.
+    """Means over the seeds with the worst and the best of them; `published` are (x, y) that the
+    paper prints.
 
-    Where those are of each run's best round, `best` has ours: of a curve one number, else one for each x.
+    Where those are of each run's best round, `best` has ours: of a curve one number, else one for
+    each x.
     """
 
     label: str
@@ -71,15 +75,22 @@ class Trace:
 
 @dataclass(frozen=True)
 class Point:
-    """A point to be read off a training when it is done: the accuracy of a predictor, by default the first."""
+    """A point to be read off a training when it is done: the accuracy of a predictor, by default
+    the first.
+    """
 
     training: Training
     predictor: str | None = None
 
     def values(self, wish: Wish) -> tuple[list[float], list[float]]:
         """In the last and in the best round of every seed."""
-        scores = [result.score(self.predictor or result.names[0]) for result in trained(self.training, wish)]
-        return [100 * last.accuracy for last, _ in scores], [100 * best.accuracy for _, best in scores]
+        scores = [
+            result.score(self.predictor or result.names[0])
+            for result in trained(self.training, wish)
+        ]
+        return [100 * last.accuracy for last, _ in scores], [
+            100 * best.accuracy for _, best in scores
+        ]
 
     @property
     def published(self) -> float | None:
@@ -129,10 +140,15 @@ class Curves:
     y_label: str = ACCURACY
 
     def trainings(self) -> list[Training]:
-        return [trace.training for trace in self.traces.values()] + [level.training for level in self.levels.values()]
+        return [trace.training for trace in self.traces.values()] + [
+            level.training for level in self.levels.values()
+        ]
 
     def made(self, wish: Wish) -> Panel:
-        lines = [by_round(label, trained(trace.training, wish), trace) for label, trace in self.traces.items()]
+        lines = [
+            by_round(label, trained(trace.training, wish), trace)
+            for label, trace in self.traces.items()
+        ]
         if self.y_label != ACCURACY:
             lines = [replace(line, best=[]) for line in lines]
         levels = [_level(label, point, wish) for label, point in self.levels.items()]
@@ -141,7 +157,9 @@ class Curves:
 
 @dataclass(frozen=True)
 class Points:
-    """A panel over something that is varied from training to training: last rounds, and the best as HASSLE prints."""
+    """A panel over something that is varied from training to training: last rounds, and the best as
+    HASSLE prints.
+    """
 
     title: str
     x_label: str
@@ -171,7 +189,9 @@ def line_of(
 ) -> Line:
     """From the seeds' values at each x."""
     means = [float(np.mean(values)) for values in seeds]
-    return Line(label, list(x), means, [min(v) for v in seeds], [max(v) for v in seeds], list(published))
+    return Line(
+        label, list(x), means, [min(v) for v in seeds], [max(v) for v in seeds], list(published)
+    )
 
 
 def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
@@ -217,13 +237,23 @@ def shown_title(title: str, wish: Wish) -> str:
 
 def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
     """Everything that is drawn, in `result.json`; of one part alone in a file of its own."""
-    facts = {**made_by(), "title": title, "scale": wish.scale, "seeds": wish.seeds, "options": dict(wish.options)}
+    facts = {
+        **made_by(),
+        "title": title,
+        "scale": wish.scale,
+        "seeds": wish.seeds,
+        "options": dict(wish.options),
+    }
     content = {**facts, "cell": wish.cell, "claims": list(claims), **numbers}
     write_whole(wish.file("result.json"), json.dumps(content, indent=1).encode())
 
 
-def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable: bool = True) -> None:
-    """Last and best values next to what was published; no difference where the data is not the paper's."""
+def tell(
+    panels: Sequence[Panel], title: str, claims: Sequence[str], comparable: bool = True
+) -> None:
+    """Last and best values next to what was published; no difference where the data is not the
+    paper's.
+    """
     table = Table(title=escape(title), title_justify="left")
     for heading in ("panel", "line", "at", "ours", "published", "difference"):
         table.add_column(heading, justify="left" if heading in ("panel", "line") else "right")
@@ -231,10 +261,16 @@ def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable:
         name = panel.title if panel.y_label == ACCURACY else f"{panel.title}: {panel.y_label}"
         for line in panel.lines:
             for place, ours, theirs in rows_of(panel, line):
-                table.add_row(name, line.label, place, f"{ours:.4g}", *_beside(ours, theirs, comparable))
+                table.add_row(
+                    name, line.label, place, f"{ours:.4g}", *_beside(ours, theirs, comparable)
+                )
         for level in panel.levels:
             table.add_row(
-                name, level.label, "", f"{level.value:.4g}", *_beside(level.value, level.published, comparable)
+                name,
+                level.label,
+                "",
+                f"{level.value:.4g}",
+                *_beside(level.value, level.published, comparable),
             )
     console = screen()
     console.print(table)
@@ -243,15 +279,22 @@ def tell(panels: Sequence[Panel], title: str, claims: Sequence[str], comparable:
 
 
 def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
-    """What is worth a row: each published point that we have, else the last and the best of a curve, or every point."""
+    """What is worth a row: each published point that we have, else the last and the best of a
+    curve, or every point.
+    """
     ours, theirs = dict(zip(line.x, line.mean, strict=True)), dict(line.published)
     if panel.x_label != "round":
         if not line.best:
             return [(f"{x}", y, theirs.get(x)) for x, y in ours.items()]
         pairs = zip(line.x, line.mean, line.best, strict=True)
-        both = [[(f"{x}, last", last, None), (f"{x}, best", best, theirs.get(x))] for x, last, best in pairs]
+        both = [
+            [(f"{x}, last", last, None), (f"{x}, best", best, theirs.get(x))]
+            for x, last, best in pairs
+        ]
         return [row for rows in both for row in rows]
-    rows: list[tuple[str, float, float | None]] = [(f"round {x}", ours[x], y) for x, y in theirs.items() if x in ours]
+    rows: list[tuple[str, float, float | None]] = [
+        (f"round {x}", ours[x], y) for x, y in theirs.items() if x in ours
+    ]
     if line.x and line.x[-1] not in theirs:
         rows.append((f"last, {line.x[-1]}", line.mean[-1], None))
     if line.x and panel.y_label == ACCURACY:
@@ -260,11 +303,17 @@ def rows_of(panel: Panel, line: Line) -> list[tuple[str, float, float | None]]:
 
 
 def _beside(ours: float, theirs: float | None, comparable: bool) -> tuple[str, str]:
-    return ("", "") if theirs is None else (f"{theirs:.4g}", f"{ours - theirs:+.2f}" if comparable else "")
+    return (
+        ("", "")
+        if theirs is None
+        else (f"{theirs:.4g}", f"{ours - theirs:+.2f}" if comparable else "")
+    )
 
 
 def drawing(panels: Sequence[Panel], title: str) -> Canvas:
-    """Up to three panels in a row. Published numbers are crosses in their line's colour, best rounds at the edge."""
+    """Up to three panels in a row. Published numbers are crosses in their line's colour, best
+    rounds at the edge.
+    """
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     canvas = Canvas(figsize=(max(8.0, 1.0 + 4.6 * columns), 0.6 + 3.6 * rows), layout="constrained")
@@ -284,27 +333,48 @@ def _within(x: Number, places: Sequence[float]) -> bool:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     words = any(isinstance(x, str) for line in panel.lines for x in line.x)
-    order = {x: float(place) for place, x in enumerate(dict.fromkeys(x for line in panel.lines for x in line.x))}
+    order = {
+        x: float(place)
+        for place, x in enumerate(dict.fromkeys(x for line in panel.lines for x in line.x))
+    }
 
     def place(x: Number) -> float:
         return order[x] if words else float(x)
 
     def at_the_edge(y: float, colour: str) -> None:
-        axes.plot(1, y, "<", color=colour, ms=6, transform=axes.get_yaxis_transform(), clip_on=False)
+        axes.plot(
+            1, y, "<", color=colour, ms=6, transform=axes.get_yaxis_transform(), clip_on=False
+        )
 
     for number, line in enumerate(panel.lines):
         colour, x = COLOURS[number % len(COLOURS)], [place(each) for each in line.x]
-        axes.plot(x, line.mean, color=colour, linewidth=1.6, marker="o" if len(x) < 12 else "", ms=4, label=line.label)
+        axes.plot(
+            x,
+            line.mean,
+            color=colour,
+            linewidth=1.6,
+            marker="o" if len(x) < 12 else "",
+            ms=4,
+            label=line.label,
+        )
         if line.low != line.high:
             axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
         if panel.x_label != "round" and line.best:
             axes.plot(x, line.best, "--", color=colour, linewidth=1)
         known = [(each, y) for each, y in line.published if each in order or _within(each, x)]
-        axes.plot([place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6)
+        axes.plot(
+            [place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6
+        )
         if (best := dict(line.published).get("best")) is not None:
             at_the_edge(best, colour)
     for number, level in enumerate(panel.levels):
-        axes.axhline(level.value, color="#555555", linestyle=("--", ":")[number % 2], linewidth=1.2, label=level.label)
+        axes.axhline(
+            level.value,
+            color="#555555",
+            linestyle=("--", ":")[number % 2],
+            linewidth=1.2,
+            label=level.label,
+        )
         if level.published is not None:
             at_the_edge(level.published, "#555555")
     if panel.log_x:
@@ -322,9 +392,13 @@ def _dress(axes: Axes, panel: Panel) -> None:
     xs = {x for line in panel.lines for x, _ in line.published}
     edge = "best" in xs or any(level.published is not None for level in panel.levels)
     dashed = panel.x_label != "round" and any(line.best for line in panel.lines)
-    marks = ["dashed: best round"] * dashed + [f"x: published{' best round' * dashed}"] * bool(xs - {"best"})
+    marks = ["dashed: best round"] * dashed + [f"x: published{' best round' * dashed}"] * bool(
+        xs - {"best"}
+    )
     marks += ["<: published best round"] * edge
-    axes.set_title(panel.title + (f"  ({', '.join(marks)})" if marks else ""), loc="left", fontsize=10)
+    axes.set_title(
+        panel.title + (f"  ({', '.join(marks)})" if marks else ""), loc="left", fontsize=10
+    )
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.grid(alpha=0.25)

@@ -72,7 +72,8 @@ _COMBINATIONS = {
     "fine-tune, training": "table2-fine-tune-batch",
     "average, training": "table2-parallel-batch",
 }
-#: Labels that are given batch by batch are measured once a visit, with the model that the visit starts from.
+#: Labels that are given batch by batch are measured once a visit, with the model that the visit
+#: starts from.
 _MEASURES = {
     "accuracy": "accuracy of pseudo-labels in %",
     "confident_accuracy": "accuracy of confident ones in %",
@@ -88,15 +89,25 @@ DECLARED: dict[str, Figure] = {
     "semifl-fig2": Figure(
         "SemiFL, Fig. 2: FixMatch under FedSGD and FedAvg, CIFAR-10, 4000 labels at the hub",
         {
-            spread: Curves(word, {label: _trace(f"{row}-{spread}") for label, row in _VANILLA.items()}, _SUPERVISED)
+            spread: Curves(
+                word,
+                {label: _trace(f"{row}-{spread}") for label, row in _VANILLA.items()},
+                _SUPERVISED,
+            )
             for spread, word in WORDS.items()
         },
-        ("FedSGD + FixMatch rises above partially supervised training; FedAvg + FixMatch starts near 40 and falls",),
+        (
+            "FedSGD + FixMatch rises above partially supervised training; FedAvg + FixMatch starts "
+            "near 40 and falls",
+        ),
     ),
     "semifl-fig5": Figure(
         "SemiFL, Fig. 5: CIFAR-10",
         _partitions("cifar10", (250, 4000)),
-        ("all curves rise fastest in the first 100 rounds; IID goes on rising while the rate anneals",),
+        (
+            "all curves rise fastest in the first 100 rounds; IID goes on rising while the rate "
+            "anneals",
+        ),
     ),
     "semifl-fig6": Figure(
         "SemiFL, Fig. 6: quality of pseudo-labels, CIFAR-10, 4000 labels at the hub",
@@ -119,7 +130,9 @@ DECLARED: dict[str, Figure] = {
     "semifl-fig9": Figure(
         "SemiFL, Fig. 9: training techniques, CIFAR-10, 4000 labels at the hub",
         {
-            spread: Curves(word, {label: _trace(f"{row}-{spread}") for label, row in _TECHNIQUES.items()})
+            spread: Curves(
+                word, {label: _trace(f"{row}-{spread}") for label, row in _TECHNIQUES.items()}
+            )
             for spread, word in WORDS.items()
         },
         ("one epoch is worst, Mixup is worth about 2 points, global momentum hardly any",),
@@ -130,19 +143,27 @@ LEVELS = (0, 1, 3, 5, 7, 9)
 
 
 def _augmentations(wish: Wish) -> None:
-    """Fig. 10 has pictures alone: one image sheared by growing amounts, and one with its contrast stretched."""
+    """Fig. 10 has pictures alone: one image sheared by growing amounts, and one with its contrast
+    stretched.
+    """
     one_of(wish.cell, ("images",))
     data = config_of(Training("semifl/table5-full-iid"), wish).data
     dataset = dataset_of(data)
     image = dataset.train_images[:1]
-    rows = {"ShearX": [sheared(image, level) for level in LEVELS], "AutoContrast": [image, _contrast(image)]}
+    rows = {
+        "ShearX": [sheared(image, level) for level in LEVELS],
+        "AutoContrast": [image, _contrast(image)],
+    }
     note(f"examples from {data.name}", wish)
     title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", wish)
     make_folder(wish.out)
     _pictured(rows, title).savefig(wish.file("figure.png"), dpi=130)
     change = {name: [_change(image, each) for each in row] for name, row in rows.items()}
     keep(wish, title, (), {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
-    print(f"{title}\nmean change of a pixel by level of shear: " + ", ".join(f"{x:.1f}" for x in change["ShearX"]))
+    print(
+        f"{title}\nmean change of a pixel by level of shear: "
+        + ", ".join(f"{x:.1f}" for x in change["ShearX"])
+    )
 
 
 def sheared(image: torch.Tensor, level: int) -> torch.Tensor:
@@ -171,7 +192,10 @@ def _pictured(rows: Mapping[str, list[torch.Tensor]], title: str) -> Canvas:
         for place, (axes, image) in enumerate(zip(line, images, strict=False)):
             pixels = np.asarray(image[0].permute(1, 2, 0))
             axes.imshow(pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels)
-            axes.set_title("original" if not place else f"{name} {LEVELS[place]}" if len(images) > 2 else name, size=8)
+            axes.set_title(
+                "original" if not place else f"{name} {LEVELS[place]}" if len(images) > 2 else name,
+                size=8,
+            )
     return canvas
 
 

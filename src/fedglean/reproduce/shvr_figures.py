@@ -1,4 +1,6 @@
-"""Figures 2-6 of Fed-SHVR. The points of Figs. 3 and 6 are ours: the paper's are lost with its pictures."""
+"""Figures 2-6 of Fed-SHVR. The points of Figs. 3 and 6 are ours: the paper's are lost with its
+pictures.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +26,12 @@ from fedglean.reproduce.study import Study, Wish
 from fedglean.reproduce.trainings import Training, thinned, trained
 from fedglean.result import Result
 
-METHODS = {"Fed-SHVR": "", "Fed-MT": "fed-mt-", "Fed-Pseudo": "fed-pseudo-", "FedAvg, 600 labels": "fedavg-"}
+METHODS = {
+    "Fed-SHVR": "",
+    "Fed-MT": "fed-mt-",
+    "Fed-Pseudo": "fed-pseudo-",
+    "FedAvg, 600 labels": "fedavg-",
+}
 PARTS = {"Fed-SHVR": "", "Fed-SH": "fed-sh-", "Fed-SVR": "fed-svr-"}
 SPREADS = {"iid": "IID", "noniid": "Non-IID"}
 UNLABELLED = (5940, 14850, 29700, 59400)
@@ -35,7 +42,9 @@ TARGETS = (60.0, 64.0, 68.0, 72.0, 76.0)
 
 def _curve(preset: str) -> Trace:
     training = Training(f"fed-shvr/{preset}")
-    printed: dict[Number, float] = {int(key.removeprefix("round ")): y for key, y in training.published.items()}
+    printed: dict[Number, float] = {
+        int(key.removeprefix("round ")): y for key, y in training.published.items()
+    }
     return Trace(training, accuracy(), printed)
 
 
@@ -48,7 +57,10 @@ def _thinned(start: str) -> dict[Number, Point]:
     """FedAvg does not look at them; at 59,400 nothing is left out."""
     return {
         count: Point(
-            Training(f"fed-shvr/{start}mnist-iid", part=None if count == 59400 else thinned(count / 59400))
+            Training(
+                f"fed-shvr/{start}mnist-iid",
+                part=None if count == 59400 else thinned(count / 59400),
+            )
             if start != "fedavg-"
             else Training("fed-shvr/fedavg-mnist-iid")
         )
@@ -71,8 +83,13 @@ class Deviation:
         return list(self.lines.values())
 
     def made(self, wish: Wish) -> Panel:
-        lines = [_spread_by_round(label, trained(training, wish)) for label, training in self.lines.items()]
-        title = "(b) deviation over the seeds" + (": --seeds 5 has one, 1 has none" if wish.seeds == 1 else "")
+        lines = [
+            _spread_by_round(label, trained(training, wish))
+            for label, training in self.lines.items()
+        ]
+        title = "(b) deviation over the seeds" + (
+            ": --seeds 5 has one, 1 has none" if wish.seeds == 1 else ""
+        )
         return Panel(title, "round", "standard deviation of accuracy in points", lines)
 
 
@@ -83,12 +100,16 @@ def _spread_by_round(label: str, results: list[Result]) -> Line:
     histories = zip(*(result.history for result in results), strict=True)
     tested = [lines for lines in histories if "accuracy" in lines[0]]
     spread = [np.std([100 * line["accuracy"]["model"] for line in lines]) for lines in tested]
-    return line_of(label, [lines[0]["round"] for lines in tested], [[float(value)] for value in spread])
+    return line_of(
+        label, [lines[0]["round"] for lines in tested], [[float(value)] for value in spread]
+    )
 
 
 @dataclass(frozen=True)
 class RoundsTo:
-    """Fig. 6 (b): how many rounds each method needs for an accuracy; where a seed never gets there is no point."""
+    """Fig. 6 (b): how many rounds each method needs for an accuracy; where a seed never gets there
+    is no point.
+    """
 
     title: str
     lines: Mapping[str, Training]
@@ -103,7 +124,9 @@ class RoundsTo:
 
 def _needed(label: str, results: list[Result]) -> Line:
     needed = {target: [result.rounds_to(target / 100) for result in results] for target in TARGETS}
-    reached = {target: [float(n) for n in counts if n is not None] for target, counts in needed.items()}
+    reached = {
+        target: [float(n) for n in counts if n is not None] for target, counts in needed.items()
+    }
     kept = {target: counts for target, counts in reached.items() if len(counts) == len(results)}
     return line_of(label, list(kept), list(kept.values()))
 
@@ -116,19 +139,31 @@ DECLARED: dict[str, Figure] = {
     "fed-shvr-fig2": Figure(
         "Fed-SHVR, Fig. 2: MNIST, 600 labels",
         {spread: Curves(word, _figure2(spread)) for spread, word in SPREADS.items()},
-        ("Fed-SHVR is above Fed-MT and Fed-Pseudo, those are above FedAvg on 600 labels; Non-IID is harder than IID",),
+        (
+            "Fed-SHVR is above Fed-MT and Fed-Pseudo, those are above FedAvg on 600 labels; "
+            "Non-IID is harder than IID",
+        ),
     ),
     "fed-shvr-fig3": Figure(
         "Fed-SHVR, Fig. 3: MNIST, IID, 600 labels (our points)",
         {
             "unlabelled": Points(
-                "(a)", "unlabelled images", {label: _thinned(start) for label, start in METHODS.items()}, log_x=True
+                "(a)",
+                "unlabelled images",
+                {label: _thinned(start) for label, start in METHODS.items()},
+                log_x=True,
             ),
             "clients": Points(
-                "(b)", "clients", {label: _clients(start) for label, start in METHODS.items()}, log_x=True
+                "(b)",
+                "clients",
+                {label: _clients(start) for label, start in METHODS.items()},
+                log_x=True,
             ),
         },
-        ("accuracy rises with the unlabelled images and changes little with the clients; Fed-SHVR is best",),
+        (
+            "accuracy rises with the unlabelled images and changes little with the clients; "
+            "Fed-SHVR is best",
+        ),
     ),
     "fed-shvr-fig4": Figure(
         "Fed-SHVR, Fig. 4: its parts, MNIST, Non-IID",
@@ -145,7 +180,10 @@ DECLARED: dict[str, Figure] = {
                 {label: Training(f"fed-shvr/{start}mnist-noniid") for label, start in PARTS.items()}
             ),
         },
-        ("Fed-SHVR reaches the smallest loss; variance reduction lowers the deviation, Fed-SHVR's is smallest",),
+        (
+            "Fed-SHVR reaches the smallest loss; variance reduction lowers the deviation, "
+            "Fed-SHVR's is smallest",
+        ),
     ),
     "fed-shvr-fig6": Figure(
         "Fed-SHVR, Fig. 6: CIFAR-10, labelled and unlabelled classes differ (our points)",
@@ -154,18 +192,24 @@ DECLARED: dict[str, Figure] = {
                 "(a) after the last round",
                 "mismatch ratio",
                 {
-                    _short(label): {x: Point(Training(f"fed-shvr/{start}cifar10-mismatch-{x}")) for x in RATIOS}
+                    _short(label): {
+                        x: Point(Training(f"fed-shvr/{start}cifar10-mismatch-{x}")) for x in RATIOS
+                    }
                     for label, start in METHODS.items()
                 },
             ),
             "rounds": RoundsTo(
                 "(b) mismatch ratio 0.5",
-                {_short(label): Training(f"fed-shvr/{start}cifar10-mismatch-0.5") for label, start in METHODS.items()},
+                {
+                    _short(label): Training(f"fed-shvr/{start}cifar10-mismatch-0.5")
+                    for label, start in METHODS.items()
+                },
             ),
         },
         (
             "Fed-SHVR gets better as the mismatch grows; Fed-SHVR and Fed-MT stay above FedAvg",
-            "to reach 76 %, semi-supervised methods need about 200 rounds less than FedAvg, Fed-SHVR least of all",
+            "to reach 76 %, semi-supervised methods need about 200 rounds less than FedAvg, "
+            "Fed-SHVR least of all",
         ),
     ),
 }

@@ -1,8 +1,9 @@
-"""A model and a data set for the study of Fed-SHVR's theorem, which asks for a smooth objective: a file for `use`.
+"""A model and a data set for the study of Fed-SHVR's theorem, which asks for a smooth objective: a
+file for `use`.
 
-A linear classifier's loss is smooth. It must not be able to fit all labels either: where it can, gradients have no
-noise at the solution, and every method converges faster than a bound that reckons with some. Four digits that look
-alike, seen as two by two pixels, leave it that noise.
+A linear classifier's loss is smooth. It must not be able to fit all labels either: where it can,
+gradients have no noise at the solution, and every method converges faster than a bound that reckons
+with some. Four digits that look alike, seen as two by two pixels, leave it that noise.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from fedglean.data.sources import load
 from fedglean.models.layers import Layers, by_fan_in
 
 KINDS = (3, 5, 8, 9)
-#: Of "faint-digits": smaller inputs make a smoother loss, so that larger steps keep to the bounds, and slower progress.
+#: Of "faint-digits": smaller inputs make a smoother loss, so that larger steps keep to the bounds,
+#: and slower progress.
 FAINT = 0.7
 
 
@@ -35,15 +37,19 @@ def faint_digits(root: object = None) -> Dataset:
 
 
 def coarse_digits(root: object = None) -> Dataset:
-    """Threes, fives, eights and nines of scikit-learn's digits as four numbers each: the means of their quarters.
+    """Threes, fives, eights and nines of scikit-learn's digits as four numbers each: the means of
+    their quarters.
 
     The numbers are channels of an image of one pixel, so that each is normalised by itself.
     """
     digits = load("digits")
-    train, test = (_coarse(*part) for part in (
-        (digits.train_images, digits.train_labels),
-        (digits.test_images, digits.test_labels),
-    ))  # fmt: skip
+    train, test = (
+        _coarse(*part)
+        for part in (
+            (digits.train_images, digits.train_labels),
+            (digits.test_images, digits.test_labels),
+        )
+    )
     mean, std = channel_statistics(train[0])
     return replace(
         digits,
@@ -66,4 +72,7 @@ def _coarse(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 MODELS: dict[str, Callable[[Layers, Tensor], Tensor]] = {"linear": linear}
-DATASETS: dict[str, Callable[..., Dataset]] = {"coarse-digits": coarse_digits, "faint-digits": faint_digits}
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "coarse-digits": coarse_digits,
+    "faint-digits": faint_digits,
+}

@@ -17,7 +17,9 @@ import torch
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for. `scale` shortens every run's rounds; `cell` picks one part of a table or figure."""
+    """What the user asked for. `scale` shortens every run's rounds; `cell` picks one part of a
+    table or figure.
+    """
 
     out: Path
     seeds: int = 1
@@ -33,7 +35,9 @@ class Wish:
         return not {"data", "data.name"} & dict(self.options).keys()
 
     def file(self, name: str) -> Path:
-        """Where that is written: what was found of one part leaves alone what was found of all of them."""
+        """Where that is written: what was found of one part leaves alone what was found of all of
+        them.
+        """
         part = "" if self.cell is None else re.sub(r"[^\w.=-]+", "-", f"-{self.cell}")
         return self.out / f"{Path(name).stem}{part}{Path(name).suffix}"
 
@@ -42,10 +46,11 @@ class Wish:
 class Study:
     """One entry of `fedglean reproduce`.
 
-    `run` does what is still to be done below `wish.out` (finished parts are found there and kept), prints what came out
-    next to what was published, and leaves `result.json` and, where there is something to draw, `figure.png`;
-    a figure or theorem of which one part was asked for leaves `wish.file` of both. `takes` are the options that change
-    what comes out: others are refused, so that no title tells of what was not done.
+    `run` does what is still to be done below `wish.out` (finished parts are found there and kept),
+    prints what came out next to what was published, and leaves `result.json` and, where there is
+    something to draw, `figure.png`; a figure or theorem of which one part was asked for leaves
+    `wish.file` of both. `takes` are the options that change what comes out: others are refused, so
+    that no title tells of what was not done.
     """
 
     title: str
@@ -57,12 +62,21 @@ class Study:
 def made_by() -> dict[str, str]:
     """What a number in the docs carries: the command, the machine and the commit that made it."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    machine = f"{os.cpu_count()} cores, {gpu}, Python {platform.python_version()}, torch {torch.__version__}"
-    return {"command": shlex.join(["fedglean", *sys.argv[1:]]), "machine": machine, "commit": _commit()}
+    machine = (
+        f"{os.cpu_count()} cores, {gpu}, Python {platform.python_version()}, torch "
+        f"{torch.__version__}"
+    )
+    return {
+        "command": shlex.join(["fedglean", *sys.argv[1:]]),
+        "machine": machine,
+        "commit": _commit(),
+    }
 
 
 def _commit() -> str:
-    """Of the checkout that the package lies in, and whether anything was changed since; else the version."""
+    """Of the checkout that the package lies in, and whether anything was changed since; else the
+    version.
+    """
     here = Path(__file__).parent
     try:
         words = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude=*"]

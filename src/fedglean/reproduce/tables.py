@@ -1,8 +1,10 @@
-"""The papers' tables, cell by cell: ours beside what was printed. Every preset whose summary names a table is a cell.
+"""The papers' tables, cell by cell: ours beside what was printed. Every preset whose summary names
+a table is a cell.
 
-A number is compared as its paper took it: SemiFL prints each run's best round, chosen on the test set, Fed-SHVR rounds
-1 and 100. Where the paper does not say, HASSLE's are compared with best rounds, and what SemiFL quotes from others with
-the last. Our last and best rounds stand beside it whatever the paper did.
+A number is compared as its paper took it: SemiFL prints each run's best round, chosen on the test
+set, Fed-SHVR rounds 1 and 100. Where the paper does not say, HASSLE's are compared with best
+rounds, and what SemiFL quotes from others with the last. Our last and best rounds stand beside it
+whatever the paper did.
 """
 
 import json
@@ -35,7 +37,9 @@ from fedglean.verdict import LABELS_ALONE
 
 TITLES = {
     "semifl-table1": "SemiFL, Table 1: against its baselines, by data set, labels and partition",
-    "semifl-table2": "SemiFL, Table 2: fine-tuning and pseudo-labels of the global model, with and without",
+    "semifl-table2": (
+        "SemiFL, Table 2: fine-tuning and pseudo-labels of the global model, with and without"
+    ),
     "semifl-table3": "SemiFL, Table 3: batch-norm statistics from the hub or from everyone",
     "semifl-table5": "SemiFL, Table 5: epochs, Mixup, global momentum",
     "fed-shvr-table1": "Fed-SHVR, Table I: soft labels and output regulariser, against FedAvg",
@@ -43,7 +47,9 @@ TITLES = {
     "hassle-table2": "HASSLE, Table 2: the two alignments, with and without",
     "hassle-table3": "HASSLE, Table 3: width of the residual models",
     "hassle-table6": "HASSLE, Table 6: threshold of the pseudo-labels",
-    "hassle-table7": "HASSLE, Table 7: against its baselines, by heterogeneity (alpha 0.1 is in hassle-table1)",
+    "hassle-table7": (
+        "HASSLE, Table 7: against its baselines, by heterogeneity (alpha 0.1 is in hassle-table1)"
+    ),
 }
 ROMAN = {"I": "1", "II": "2"}
 #: About what one image costs in a step, to begin with the cheap cells; an MLP of 5000 units is 1.
@@ -104,7 +110,10 @@ def _announced(table: str, chosen: Cells, wish: Wish) -> str:
     numbers = sum(len(PRESETS[preset].published or {}) for preset in chosen.values())
     seeds = f"{wish.seeds} seed{'s' if wish.seeds > 1 else ''} each"
     short = f"; shortened to {wish.scale:g} of the rounds: a first look" if wish.scale != 1 else ""
-    return f"{table}: {len(chosen)} of {len(cells_of(table))} cells, {numbers} printed numbers, {seeds}{short}"
+    return (
+        f"{table}: {len(chosen)} of {len(cells_of(table))} cells, {numbers} printed numbers, "
+        f"{seeds}{short}"
+    )
 
 
 def _chosen(table: str, cell: str | None) -> dict[str, str]:
@@ -116,11 +125,17 @@ def _chosen(table: str, cell: str | None) -> dict[str, str]:
 
 
 def _present(table: str, cells: Cells, wish: Wish) -> dict[str, str]:
-    """The cells whose data is there. A cell that was named must be; of a whole table, what is missing is left out."""
+    """The cells whose data is there. A cell that was named must be; of a whole table, what is
+    missing is left out.
+    """
     sets = {cell: config_of(Training(preset), wish).data for cell, preset in cells.items()}
     missing = {data.name for data in sets.values() if data.name in PUBLISHED and not _on_disk(data)}
     if missing:
-        root = f"which is not in {wish.data_root}" if wish.data_root else "in a folder given with --data-root"
+        root = (
+            f"which is not in {wish.data_root}"
+            if wish.data_root
+            else "in a folder given with --data-root"
+        )
         needs = " and ".join(f"{name} ({PUBLISHED[name].fetch})" for name in sorted(missing))
         there = [cell for cell, data in sets.items() if data.name not in missing]
         if wish.cell is not None or not there:
@@ -176,11 +191,17 @@ def _convention(number: str, rounds: int) -> str:
 
 
 def _as_printed(result: Result, number: str) -> float | None:
-    """The accuracy as the paper took it; a shortened run's last round stands for those that it does not reach."""
+    """The accuracy as the paper took it; a shortened run's last round stands for those that it does
+    not reach.
+    """
     if not number.startswith("round "):
         return result.score(number if number in result.names else result.names[0])[1].accuracy
     wanted = min(int(number.removeprefix("round ")), result.config.rounds)
-    found = [line["accuracy"] for line in result.history if line["round"] == wanted and "accuracy" in line]
+    found = [
+        line["accuracy"]
+        for line in result.history
+        if line["round"] == wanted and "accuracy" in line
+    ]
     return float(found[-1][result.names[0]]) if found else None
 
 
@@ -191,20 +212,37 @@ def _keep(path: Path, table: str, lines: Sequence[Line]) -> None:
     """
     before = json.loads(path.read_bytes())["lines"] if path.exists() else []
     known = {(line["cell"], line["number"]): (line["seconds"], line["seeds"]) for line in before}
-    new = [line for line in lines if known.get((line["cell"], line["number"])) != (line["seconds"], line["seeds"])]
+    new = [
+        line
+        for line in lines
+        if known.get((line["cell"], line["number"])) != (line["seconds"], line["seeds"])
+    ]
     places = {(line["cell"], line["number"]) for line in new}
     kept = [line for line in before if (line["cell"], line["number"]) not in places]
     make_folder(path.parent)
     write_whole(path, json.dumps({"study": table, "lines": kept + new}, indent=1).encode())
 
 
-HEADINGS = ("cell", "number", "published", "ours", "difference", "last", "best", "seeds", "rounds", "time")
+HEADINGS = (
+    "cell",
+    "number",
+    "published",
+    "ours",
+    "difference",
+    "last",
+    "best",
+    "seeds",
+    "rounds",
+    "time",
+)
 #: Wide enough for any line.
 UNFOLDED = 400
 
 
 def told(table: str, lines: Sequence[Line], paper: Console) -> None:
-    """On paper that is too narrow for them, each line becomes two, and what the runs took is left out."""
+    """On paper that is too narrow for them, each line becomes two, and what the runs took is left
+    out.
+    """
     whole = shown(table, lines)
     fits = paper.measure(whole, options=paper.options.update(width=UNFOLDED)).maximum <= paper.width
     paper.print(whole if fits else shown(table, lines, SIMPLE_HEAD, narrow=True))
@@ -212,11 +250,21 @@ def told(table: str, lines: Sequence[Line], paper: Console) -> None:
 
 def shown(table: str, lines: Iterable[Line], box: Any = ROUNDED, narrow: bool = False) -> Table:
     """Ours by the paper's convention and the difference; our last and best rounds apart."""
-    drawn = Table(title=TITLES.get(table, table), title_justify="left", title_style="bold", caption_justify="left")
+    drawn = Table(
+        title=TITLES.get(table, table),
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+    )
     drawn.box = box
     for heading in ("cell", *HEADINGS[2:7]) if narrow else HEADINGS:
         words = heading in ("cell", "number")
-        drawn.add_column(heading, justify="left" if words else "right", no_wrap=not (words and narrow), overflow="fold")
+        drawn.add_column(
+            heading,
+            justify="left" if words else "right",
+            no_wrap=not (words and narrow),
+            overflow="fold",
+        )
     lines = list(lines)
     for line in lines:
         cell, number, *values = _texts(line)
@@ -234,7 +282,11 @@ def shown(table: str, lines: Iterable[Line], box: Any = ROUNDED, narrow: bool = 
 def _texts(line: Line) -> list[str]:
     spread = f" ± {line['deviation']:.1f}" if line["deviation"] is not None else ""
     ours = "not tested" if line["ours"] is None else f"{line['ours']:.1f}{spread}"
-    gap = "" if line["difference"] is None else f"{line['difference']:+.1f}{' *' if line['far'] else ''}"
+    gap = (
+        ""
+        if line["difference"] is None
+        else f"{line['difference']:+.1f}{' *' if line['far'] else ''}"
+    )
     whole = line["rounds"] == line["rounds_published"]
     return [
         line["cell"],
@@ -251,14 +303,18 @@ def _texts(line: Line) -> list[str]:
 
 
 def as_markdown(path: Path) -> str:
-    """A result.json as a page for the docs: the table, then the command, machine and commit of each cell."""
+    """A result.json as a page for the docs: the table, then the command, machine and commit of each
+    cell.
+    """
     try:
         content = json.loads(path.read_bytes())
         table, lines = content["study"], content["lines"]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} is not the result of a table; name a table's result.json") from error
+        raise StorageError(
+            f"{path} is not the result of a table; name a table's result.json"
+        ) from error
     text = StringIO()
     drawn = shown(table, lines, MARKDOWN)
     caption, drawn.title, drawn.caption = drawn.caption, None, None
@@ -277,5 +333,6 @@ def as_markdown(path: Path) -> str:
 
 
 TABLES: dict[str, Study] = {
-    table: Study(title, tuple(cells_of(table)), partial(run, table)) for table, title in TITLES.items()
+    table: Study(title, tuple(cells_of(table)), partial(run, table))
+    for table, title in TITLES.items()
 }

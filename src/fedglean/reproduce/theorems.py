@@ -1,4 +1,6 @@
-"""Two theorems, each measured on a problem that meets its assumptions: what is predicted beside what is found."""
+"""Two theorems, each measured on a problem that meets its assumptions: what is predicted beside
+what is found.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,7 +44,10 @@ Numbers = dict[str, Any]
 
 
 def _semifl(wish: Wish) -> None:
-    repeats, made = max(3, round(REPEATS * wish.scale)), {"labels": labels_alone, "rates": rates, "critical": critical}
+    repeats, made = (
+        max(3, round(REPEATS * wish.scale)),
+        {"labels": labels_alone, "rates": rates, "critical": critical},
+    )
     title = "SemiFL, Theorem 1: a kernel classifier with and without unlabelled points"
     title += "" if wish.scale == 1 else f"\n[{repeats} samples a point instead of {REPEATS}]"
     found: dict[str, Numbers] = {}
@@ -51,21 +56,31 @@ def _semifl(wish: Wish) -> None:
         found[cell] = made[cell](repeats)
     canvas, places = _canvas(len(found), title)
     for axes, (cell, numbers) in zip(places, found.items(), strict=True):
-        {"labels": _draw_labels, "rates": _draw_rates, "critical": _draw_critical}[cell](axes, numbers)
+        {"labels": _draw_labels, "rates": _draw_rates, "critical": _draw_critical}[cell](
+            axes, numbers
+        )
     _finish(wish, title, canvas, found)
     if "labels" in found:
         low, high = (found["labels"][name] for name in ("helps_from", "helps_up_to"))
         print(f"with {LABELS} labels, unlabelled points help from n_u = {low:.0e} to {high:.0e}")
     for name, row in found.get("rates", {}).items():
         fit, law = row["fitted"], row["predicted"]
-        print(f"{name}: risk falls as n_u^-{fit:.3f}, predicted {law:.3f} ({100 * (fit / law - 1):+.0f} %)")
+        print(
+            f"{name}: risk falls as n_u^-{fit:.3f}, predicted {law:.3f} "
+            f"({100 * (fit / law - 1):+.0f} %)"
+        )
     if "critical" in found:
         numbers = found["critical"]
-        print(f"unlabelled points stop helping at zeta {numbers['found']:.3f}, predicted {numbers['predicted']:.3f}")
+        print(
+            f"unlabelled points stop helping at zeta {numbers['found']:.3f}, predicted "
+            f"{numbers['predicted']:.3f}"
+        )
 
 
 def rates(repeats: int) -> Numbers:
-    """Risk against n_u in every world, with n_l = n_u^zeta labels, enough for (A7) and few enough for eq. (14)."""
+    """Risk against n_u in every world, with n_l = n_u^zeta labels, enough for (A7) and few enough
+    for eq. (14).
+    """
     table = {}
     for name, world in WORLDS.items():
         zeta = (world.enough + 2 * world.critical) / 3
@@ -77,12 +92,16 @@ def rates(repeats: int) -> Numbers:
 
 
 def labels_alone(repeats: int) -> Numbers:
-    """A fixed number of labels: what more and more unlabelled points do, and where they stop helping."""
+    """A fixed number of labels: what more and more unlabelled points do, and where they stop
+    helping.
+    """
     world = WORLDS[EASY]
     draw = generator(fold_int(0, "labels alone"))
     alone = float(np.mean([supervised_risk(world, LABELS, draw) for _ in range(10 * repeats)]))
     sizes = [round(10 ** (power / 2)) for power in range(6, 23)]
-    risks = {way: [_mean_risk(world, n, LABELS, repeats, way) for n in sizes] for way in (True, False)}
+    risks = {
+        way: [_mean_risk(world, n, LABELS, repeats, way) for n in sizes] for way in (True, False)
+    }
     better = [n for n, risk in zip(sizes, risks[True], strict=True) if risk < alone]
     common = {
         "labels": LABELS,
@@ -95,7 +114,8 @@ def labels_alone(repeats: int) -> Numbers:
 
 
 def critical(repeats: int) -> Numbers:
-    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta; where it is 0.
+    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta;
+    where it is 0.
 
     By the theorem the slopes lie on a line: zeta times the exponent of n_l, less that of n_u.
     """
@@ -110,18 +130,49 @@ def critical(repeats: int) -> Numbers:
         slopes.append(slope(FITTED, ratios))
     rise, start = np.polyfit(ZETAS, slopes, 1)
     found = float(-start / rise)
-    return {"zeta": list(ZETAS), "slope": slopes, "found": found, "predicted": world.critical, "enough": world.enough}
+    return {
+        "zeta": list(ZETAS),
+        "slope": slopes,
+        "found": found,
+        "predicted": world.critical,
+        "enough": world.enough,
+    }
 
 
-def _mean_risk(world: World, unlabelled: int, labels: int, repeats: int, balanced: bool = True) -> float:
+def _mean_risk(
+    world: World, unlabelled: int, labels: int, repeats: int, balanced: bool = True
+) -> float:
     draw = generator(fold_int(0, "risk", unlabelled, labels))
-    return float(np.mean([semi_supervised_risk(world, unlabelled, labels, draw, balanced) for _ in range(repeats)]))
+    return float(
+        np.mean(
+            [
+                semi_supervised_risk(world, unlabelled, labels, draw, balanced)
+                for _ in range(repeats)
+            ]
+        )
+    )
 
 
 def _draw_labels(axes: Axes, numbers: Numbers) -> None:
-    axes.axhline(numbers["alone"], color="#555555", linestyle="--", label=f"{numbers['labels']} labels alone")
-    axes.plot(numbers["n_u"], numbers["balanced"], "o-", ms=3, color=COLOURS[0], label="with them, sides balanced")
-    axes.plot(numbers["n_u"], numbers["as_picked"], "o-", ms=3, color=COLOURS[1], label="with them, as picked")
+    axes.axhline(
+        numbers["alone"], color="#555555", linestyle="--", label=f"{numbers['labels']} labels alone"
+    )
+    axes.plot(
+        numbers["n_u"],
+        numbers["balanced"],
+        "o-",
+        ms=3,
+        color=COLOURS[0],
+        label="with them, sides balanced",
+    )
+    axes.plot(
+        numbers["n_u"],
+        numbers["as_picked"],
+        "o-",
+        ms=3,
+        color=COLOURS[1],
+        label="with them, as picked",
+    )
     _loglog(axes, "unlabelled points", "excess risk", "fixed number of labels")
 
 
@@ -140,15 +191,22 @@ def _draw_rates(axes: Axes, numbers: Numbers) -> None:
 def _draw_critical(axes: Axes, numbers: Numbers) -> None:
     axes.axhline(0, color="0.7", linewidth=0.8)
     axes.plot(numbers["zeta"], numbers["slope"], "o-", ms=4, color=COLOURS[0])
-    axes.axvline(numbers["predicted"], color=COLOURS[1], label=f"predicted {numbers['predicted']:.3f}")
-    axes.axvline(numbers["found"], color=COLOURS[0], linestyle=":", label=f"found {numbers['found']:.3f}")
-    axes.set(xlabel="zeta, where labels = n_u^zeta", ylabel="slope of log (risk with / risk without)")
+    axes.axvline(
+        numbers["predicted"], color=COLOURS[1], label=f"predicted {numbers['predicted']:.3f}"
+    )
+    axes.axvline(
+        numbers["found"], color=COLOURS[0], linestyle=":", label=f"found {numbers['found']:.3f}"
+    )
+    axes.set(
+        xlabel="zeta, where labels = n_u^zeta", ylabel="slope of log (risk with / risk without)"
+    )
     axes.set_title("above 0, unlabelled points do not help", loc="left", fontsize=10)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
 
 
-#: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight, far outside.
+#: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight,
+#: far outside.
 VISITS = {"short": Visits(6, "faint-digits"), "long": Visits(2)}
 ROUNDS = {"short": (1000, 2000, 4000, 8000), "long": (100, 200, 400, 800)}
 LEAST = 4
@@ -166,20 +224,27 @@ def _fed_shvr(wish: Wish) -> None:
     _finish(wish, title, canvas, found)
     for cell, numbers in found.items():
         print(
-            f"{cell} visits, {numbers['steps']} steps: the step size keeps to its bounds from T = {numbers['enough']}"
+            f"{cell} visits, {numbers['steps']} steps: the step size keeps to its bounds from T = "
+            f"{numbers['enough']}"
         )
         for method, row in numbers["methods"].items():
-            print(f"  {method}: min g_t goes as T^{row['slope']:.2f}, the later half's mean as T^{row['late']:.2f}")
+            print(
+                f"  {method}: min g_t goes as T^{row['slope']:.2f}, the later half's mean as "
+                f"T^{row['late']:.2f}"
+            )
     print("the theorem: Fed-SHVR's min g_t falls at least as fast as T^-0.5")
 
 
 def _shortened(cell: str, scale: float) -> list[int]:
-    """The lengths of its runs. Each is a point of the slope: none is moved up to where another one lies."""
+    """The lengths of its runs. Each is a point of the slope: none is moved up to where another one
+    lies.
+    """
     shortest, *_ = lengths = [T * scale for T in ROUNDS[cell]]
     if shortest < LEAST:
         least = LEAST / ROUNDS[cell][0]
         raise ConfigError(
-            f"--scale {scale:g} leaves '{cell}' fewer than {LEAST} rounds a run; use at least --scale {least:g}"
+            f"--scale {scale:g} leaves '{cell}' fewer than {LEAST} rounds a run; use at least "
+            f"--scale {least:g}"
         )
     return [round(T) for T in lengths]
 
@@ -193,13 +258,24 @@ def convergence(cell: str, rounds: Sequence[int], wish: Wish) -> Numbers:
         found = [_measured(cell, method, T, wish) for T in rounds]
         least, late = [each["min"] for each in found], [each["late_mean"] for each in found]
         smoothness = found[-1]["smoothness"]
-        methods[method] = {"min": least, "slope": slope(rounds, least), "late_mean": late, "late": slope(rounds, late)}
-    bounds = {"smoothness": smoothness, "enough": visits.enough_rounds(smoothness), "steps": visits.steps}
+        methods[method] = {
+            "min": least,
+            "slope": slope(rounds, least),
+            "late_mean": late,
+            "late": slope(rounds, late),
+        }
+    bounds = {
+        "smoothness": smoothness,
+        "enough": visits.enough_rounds(smoothness),
+        "steps": visits.steps,
+    }
     return {"cell": cell, "T": list(rounds), **bounds, "methods": methods}
 
 
 def _measured(cell: str, method: str, rounds: int, wish: Wish) -> dict[str, float]:
-    """A point of the picture. It takes up to minutes, so it is kept for the command that goes on."""
+    """A point of the picture. It takes up to minutes, so it is kept for the command that goes
+    on.
+    """
     path = wish.out / "points" / f"{cell}-{method}-{rounds}-seeds{wish.seeds}.json"
     if not path.exists():
         note(f"{cell} visits, {method}, T = {rounds}", wish)
@@ -215,12 +291,27 @@ def _measured(cell: str, method: str, rounds: int, wish: Wish) -> dict[str, floa
 def _draw_gaps(axes: Axes, numbers: Numbers) -> None:
     rounds: Sequence[int] = numbers["T"]
     for number, (method, row) in enumerate(numbers["methods"].items()):
-        axes.plot(rounds, row["min"], "o-", ms=4, color=COLOURS[number], label=f"{method}: slope {row['slope']:.2f}")
+        axes.plot(
+            rounds,
+            row["min"],
+            "o-",
+            ms=4,
+            color=COLOURS[number],
+            label=f"{method}: slope {row['slope']:.2f}",
+        )
         axes.plot(rounds, row["late_mean"], ":", color=COLOURS[number], linewidth=1)
     top = numbers["methods"]["Fed-SHVR"]["min"][0] * 1.5
-    axes.plot(rounds, [top * (T / rounds[0]) ** -0.5 for T in rounds], "--", color="#555555", label="slope -0.5")
+    axes.plot(
+        rounds,
+        [top * (T / rounds[0]) ** -0.5 for T in rounds],
+        "--",
+        color="#555555",
+        label="slope -0.5",
+    )
     if numbers["enough"] <= rounds[-1]:
-        axes.axvline(numbers["enough"], color="0.7", linewidth=0.8, label="bounds hold from here on")
+        axes.axvline(
+            numbers["enough"], color="0.7", linewidth=0.8, label="bounds hold from here on"
+        )
     steps = f"{min(numbers['steps'])} to {max(numbers['steps'])} steps a visit"
     _loglog(axes, "rounds T", "min over t of g_t  (dotted: mean of the later half)", steps)
     axes.set_xticks(rounds, [str(T) for T in rounds])

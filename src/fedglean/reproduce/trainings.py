@@ -34,7 +34,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Training:
-    """A preset, with what the figure changes of it (keys such as "split.labels") and the part of its split."""
+    """A preset, with what the figure changes of it (keys such as "split.labels") and the part of
+    its split.
+    """
 
     preset: str
     changed: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +44,10 @@ class Training:
 
     @property
     def name(self) -> str:
-        words = [self.preset.replace("/", "-"), *(f"{key.rpartition('.')[2]}-{v}" for key, v in self.changed.items())]
+        words = [
+            self.preset.replace("/", "-"),
+            *(f"{key.rpartition('.')[2]}-{v}" for key, v in self.changed.items()),
+        ]
         return re.sub(r"[^\w.=-]+", "-", "-".join(words + ([self.part.name] if self.part else [])))
 
     @property
@@ -52,7 +57,9 @@ class Training:
 
 
 def thinned(share: float) -> Part:
-    """Every client keeps this share of its unlabelled images. They come shuffled: the first ones are any."""
+    """Every client keeps this share of its unlabelled images. They come shuffled: the first ones
+    are any.
+    """
 
     def take(split: Split) -> Split:
         kept = tuple(part[: round(share * len(part))] for part in split.unlabelled)
@@ -71,7 +78,9 @@ def _first(split: Split, count: int) -> Split:
 
 
 def config_of(training: Training, wish: Wish) -> Config:
-    """What is trained: the preset, the figure's changes, the user's options; fewer rounds by the wish's scale."""
+    """What is trained: the preset, the figure's changes, the user's options; fewer rounds by the
+    wish's scale.
+    """
     preset = PRESETS[training.preset]
     options = {key: value for key, value in wish.options if _concerns(key, preset.method)}
     given: dict[str, Any] = {**_scaled(_dotted(preset.layer), wish.scale), **training.changed}
@@ -85,8 +94,12 @@ def config_of(training: Training, wish: Wish) -> Config:
 
 
 def _concerns(option: str, method: str) -> bool:
-    """Whether a method has an option; one that only other methods have is for other lines of the figure."""
-    return option in settings_of(method) or not any(option in settings_of(other) for other in METHODS)
+    """Whether a method has an option; one that only other methods have is for other lines of the
+    figure.
+    """
+    return option in settings_of(method) or not any(
+        option in settings_of(other) for other in METHODS
+    )
 
 
 def _scaled(given: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -94,18 +107,27 @@ def _scaled(given: dict[str, Any], scale: float) -> dict[str, Any]:
     if scale == 1:
         return given
     counted = {key: given[key] for key in SCHEDULES if given.get(key)}
-    return {**given, **{key: type(value)(max(1, round(value * scale, 6))) for key, value in counted.items()}}
+    return {
+        **given,
+        **{key: type(value)(max(1, round(value * scale, 6))) for key, value in counted.items()},
+    }
 
 
 def _dotted(layer: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in layer.items():
-        flat |= _dotted(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+        flat |= (
+            _dotted(value, f"{start}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{start}{key}": value}
+        )
     return flat
 
 
 def _fitted(labels: str, published: str, config: Config) -> str:
-    """As many labels of other data as they would be by its size; each class, or pair of classes, has some."""
+    """As many labels of other data as they would be by its size; each class, or pair of classes,
+    has some.
+    """
     kind, _, value = labels.partition(":")
     count, comma, rest = value.partition(",")
     if not count.isdigit():

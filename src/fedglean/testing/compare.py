@@ -8,14 +8,18 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.tree import Tree
 
-#: Differences of leaves whose entries are all smaller than this are judged as if the largest were this: a bias that
-#: should be zero is rounding and nothing else.
+#: Differences of leaves whose entries are all smaller than this are judged as if the largest were
+#: this: a bias that should be zero is rounding and nothing else.
 SMALLEST = 1e-3
 
 
 def difference(a: Tree, b: Tree, tolerance: float = 0.0) -> str | None:
-    """What differs first, or None. The tolerance is relative to a leaf's largest entry; 0 means bit by bit."""
-    (shape, ours), (other_shape, theirs) = (tree.encode(tree.map(_as_tensor, side)) for side in (a, b))
+    """What differs first, or None. The tolerance is relative to a leaf's largest entry; 0 means bit
+    by bit.
+    """
+    (shape, ours), (other_shape, theirs) = (
+        tree.encode(tree.map(_as_tensor, side)) for side in (a, b)
+    )
     if ours.keys() != theirs.keys():
         return f"only one of them has {min(ours.keys() ^ theirs.keys())}"
     if shape != other_shape:

@@ -1,7 +1,9 @@
-"""The check of the contract: `check_method` runs a method on awkward clients in all the ways that must not matter.
+"""The check of the contract: `check_method` runs a method on awkward clients in all the ways that
+must not matter.
 
-Each check compares with one reference run, in float64 on the CPU, and says in a sentence which rule was broken and
-where to look. A method that passes can be run by every executor and placement, killed, resumed and attacked.
+Each check compares with one reference run, in float64 on the CPU, and says in a sentence which rule
+was broken and where to look. A method that passes can be run by every executor and placement,
+killed, resumed and attacked.
 """
 
 import dataclasses
@@ -32,14 +34,25 @@ from fedglean.testing.compare import difference
 from fedglean.testing.faults import drop, not_a_number, poison
 from fedglean.testing.generators import untouched_generators
 from fedglean.testing.lanes import Backwards, Notebook, TwoLanes
-from fedglean.testing.trial import Outcome, Watched, Wire, disguised, play, restarted, served, small_experiment
+from fedglean.testing.trial import (
+    Outcome,
+    Watched,
+    Wire,
+    disguised,
+    play,
+    restarted,
+    served,
+    small_experiment,
+)
 
 ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method on the small federation, where it stood after round 1, and what its reference run came to."""
+    """A method on the small federation, where it stood after round 1, and what its reference run
+    came to.
+    """
 
     experiment: Experiment
     first: Progress
@@ -49,19 +62,27 @@ class Case:
 
 
 def check_method(
-    method: Method, *, model: str = "cnn", norm: str = "static", rounds: int = 3, use: Path | str | None = None
+    method: Method,
+    *,
+    model: str = "cnn",
+    norm: str = "static",
+    rounds: int = 3,
+    use: Path | str | None = None,
 ) -> None:
     """Check a method: raise an `AssertionError` at the first rule of the contract that it breaks.
 
-    Choose settings with which clients train from the first round (a low threshold, all of them taking part), and few
-    epochs: the method is run half a dozen times. `use` is the Python file of the model, if it is your own.
+    Choose settings with which clients train from the first round (a low threshold, all of them
+    taking part), and few epochs: the method is run half a dozen times. `use` is the Python file of
+    the model, if it is your own.
     """
     check_immutable(method)
     settings = dict(vars(method))
     experiment = small_experiment(method, model, norm, rounds, use)
     with untouched_generators(1):
         case = reference(experiment)
-    assert vars(method) == settings, "the method object changed during a run; what changes belongs in the state"
+    assert vars(method) == settings, (
+        "the method object changed during a run; what changes belongs in the state"
+    )
     for check in CHECKS:
         check(case)
 
@@ -69,10 +90,15 @@ def check_method(
 def check_immutable(method: Method) -> None:
     kind = type(method)
     frozen = dataclasses.is_dataclass(method) and kind.__dataclass_params__.frozen
-    assert frozen, f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
+    assert frozen, (
+        f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
+    )
     for name, value in vars(method).items():
         plain = value is None or isinstance(value, bool | int | float | str)
-        assert plain, f"setting '{name}' is a {type(value).__name__}; settings must be numbers, text, true or false"
+        assert plain, (
+            f"setting '{name}' is a {type(value).__name__}; settings must be numbers, text, true "
+            "or false"
+        )
 
 
 def reference(experiment: Experiment) -> Case:
@@ -87,7 +113,13 @@ def reference(experiment: Experiment) -> Case:
     outcome = play(watched, between=note)
     placement = watched.placement
     assert isinstance(placement, Watched) and isinstance(placement.executor, Notebook)
-    return Case(experiment, passed[0], outcome, tuple(placement.uploads), tuple(placement.executor.trainings))
+    return Case(
+        experiment,
+        passed[0],
+        outcome,
+        tuple(placement.uploads),
+        tuple(placement.executor.trainings),
+    )
 
 
 def check_clients_take_part(case: Case) -> None:
@@ -98,8 +130,12 @@ def check_clients_take_part(case: Case) -> None:
     if not asked:
         return
     answered = sum(line["answered"] for line in lines)
-    assert answered or not case.trainings, "clients are trained but send nothing; does the function return an Upload?"
-    assert answered, "every client abstained in every round; choose settings with which some of them train"
+    assert answered or not case.trainings, (
+        "clients are trained but send nothing; does the function return an Upload?"
+    )
+    assert answered, (
+        "every client abstained in every round; choose settings with which some of them train"
+    )
     assert case.trainings, "no client was ever trained; choose settings with which some of them are"
 
 
@@ -116,7 +152,9 @@ def check_steps_capture_nothing(case: Case) -> None:
     """A tensor in a closure is the same for all clients of a stack, whoever it belongs to."""
     for training in case.trainings:
         for value in _captured(training.step or training.loss):
-            found = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor | Images)]
+            found = [
+                leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor | Images)
+            ]
             assert not found, (
                 f"{_name(training)} captures a {type(found[0]).__name__} in a closure; "
                 "what differs between clients goes into frozen, memory or a stream's labels"
@@ -124,13 +162,18 @@ def check_steps_capture_nothing(case: Case) -> None:
 
 
 def check_steps_are_one_for_all(case: Case) -> None:
-    """A function that is made anew is another one for each client: nothing is stacked, nothing written down twice."""
+    """A function that is made anew is another one for each client: nothing is stacked, nothing
+    written down twice.
+    """
     seen: dict[Any, Any] = {}
     for training in case.trainings:
         function = known(training.step or training.loss)
-        first = seen.setdefault(getattr(function, "__code__", None) or getattr(function, "func", function), function)
+        first = seen.setdefault(
+            getattr(function, "__code__", None) or getattr(function, "func", function), function
+        )
         assert first == function, (
-            f"{_name(training)} is made anew for each training, so no two of them can be stacked; define it once, as a "
+            f"{_name(training)} is made anew for each training, so no two of them can be stacked; "
+            "define it once, as a "
             "method or beside the class, and give it what differs in frozen"
         )
 
@@ -152,23 +195,40 @@ def check_what_must_not_matter(case: Case) -> None:
 def check_repeatable(case: Case) -> None:
     with untouched_generators(2):
         again = play(case.experiment)
-    same(case, again, "a second run gives a different result: something outside state and keep is remembered or drawn")
+    same(
+        case,
+        again,
+        "a second run gives a different result: something outside state and keep is remembered or "
+        "drawn",
+    )
 
 
 def check_hidden_labels(case: Case) -> None:
-    broken = "hidden labels, or where an image lies in the store, change the result: a client knows me.labelled.label"
+    broken = (
+        "hidden labels, or where an image lies in the store, change the result: a client knows "
+        "me.labelled.label"
+    )
     same(case, play(disguised(case.experiment)), f"{broken} and no other label")
 
 
 def check_order_of_clients(case: Case) -> None:
     other = play(served(case.experiment, Backwards))
-    same(case, other, "the order in which clients are served changes the result: they share something")
+    same(
+        case,
+        other,
+        "the order in which clients are served changes the result: they share something",
+    )
 
 
 def check_bytes(case: Case) -> None:
     """Resumed after every round, every message and upload sent as bytes."""
     other = play(served(case.experiment, kind=Wire), between=restarted)
-    same(case, other, "a run that is resumed from stored state gives a different result: something is kept elsewhere")
+    same(
+        case,
+        other,
+        "a run that is resumed from stored state gives a different result: something is kept "
+        "elsewhere",
+    )
 
 
 def check_blocks(case: Case) -> None:
@@ -186,10 +246,14 @@ def check_lifting(case: Case) -> None:
 
 
 def check_stacked(case: Case) -> None:
-    """In blocks of four, each of them one tensor program; in worker processes where the system has them."""
+    """In blocks of four, each of them one tensor program; in worker processes where the system has
+    them.
+    """
     stacked = served(case.experiment, Stack, block=4)
     close(
-        case, play(stacked), "clients stacked into one tensor program give a different result from clients one by one"
+        case,
+        play(stacked),
+        "clients stacked into one tensor program give a different result from clients one by one",
     )
     if "fork" in multiprocessing.get_all_start_methods():
         sent_out = served(case.experiment, Stack, Workers, block=4, workers=2)
@@ -197,12 +261,15 @@ def check_stacked(case: Case) -> None:
             close(
                 case,
                 play(sent_out),
-                "clients served by worker processes give a different result from clients served here",
+                "clients served by worker processes give a different result from clients served "
+                "here",
             )
 
 
 def check_federated(case: Case) -> None:
-    """On Flower, where it is installed: clients are branches that are told everything in letters."""
+    """On Flower, where it is installed: clients are branches that are told everything in
+    letters.
+    """
     if importlib.util.find_spec("flwr") is None:
         return
     from fedglean.testing.federated import federated, with_states
@@ -220,7 +287,10 @@ def check_poisoned_neighbour(case: Case) -> None:
         return
     hit = max(hits)
     faults = drop(hit), poison(not_a_number, hit)
-    without, poisoned = (play(served(case.experiment, deliver=fault), begin=restarted(case.first)) for fault in faults)
+    without, poisoned = (
+        play(served(case.experiment, deliver=fault), begin=restarted(case.first))
+        for fault in faults
+    )
     refused = [refusal for line in poisoned.history for refusal in line["refused"]]
     assert refused, f"a NaN in the upload of client {hit[1]} was not refused"
     found = difference(without.tree, poisoned.tree)
@@ -235,11 +305,16 @@ def check_predictors(case: Case) -> None:
     for name, predictor in predictors.items():
         output = logits(predictor, images, experiment.placement.executor.setting)
         assert not _lacks_statistics(predictor), (
-            f"predictor '{name}' has no batch-norm statistics, so its answers depend on what else is in a batch; "
+            f"predictor '{name}' has no batch-norm statistics, so its answers depend on what else "
+            "is in a batch; "
             "fedglean.methods.common.with_statistics adds them"
         )
-        assert output.shape == (50, 10), f"predictor '{name}' gives {tuple(output.shape)} for 50 images of 10 classes"
-        assert bool(torch.isfinite(output).all()), f"predictor '{name}' gives logits that are not finite"
+        assert output.shape == (50, 10), (
+            f"predictor '{name}' gives {tuple(output.shape)} for 50 images of 10 classes"
+        )
+        assert bool(torch.isfinite(output).all()), (
+            f"predictor '{name}' gives logits that are not finite"
+        )
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
@@ -285,7 +360,9 @@ def _name(training: Train) -> str:
 
 
 def _captured(function: Any) -> Iterator[Any]:
-    """What a function brings along beside its arguments; a bound method's object is the method, which is checked."""
+    """What a function brings along beside its arguments; a bound method's object is the method,
+    which is checked.
+    """
     if isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())
         yield from _captured(function.func)

@@ -1,6 +1,7 @@
 """What can happen to an upload on its way to the hub, as functions for `Here.deliver`.
 
-Every fault strikes only at the given (round, client) pairs; `chain` puts several of them on the same way.
+Every fault strikes only at the given (round, client) pairs; `chain` puts several of them on the
+same way.
 """
 
 import math
@@ -33,7 +34,9 @@ def duplicate(*at: At) -> Deliver:
 
 def poison(damage: Damage, *at: At) -> Deliver:
     """The upload arrives damaged."""
-    return lambda envelope: [replace(envelope, upload=damage(envelope.upload)) if _hit(envelope, at) else envelope]
+    return lambda envelope: [
+        replace(envelope, upload=damage(envelope.upload)) if _hit(envelope, at) else envelope
+    ]
 
 
 def delay(*at: At, rounds: int = 1) -> Deliver:

@@ -19,7 +19,9 @@ RUN = "0123456789abcdef"
 
 @dataclass(frozen=True)
 class Knowing(Branch):
-    """A branch that has the method itself: one under trial has no name yet under which a branch could find it."""
+    """A branch that has the method itself: one under trial has no name yet under which a branch
+    could find it.
+    """
 
     method: Method = None  # type: ignore[assignment]
 
@@ -34,14 +36,23 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
     def branch(number: int) -> Branch:
         held = federation.labelled[number], federation.unlabelled[number]
         own = folder / str(number)
-        return Knowing(number, f"branch {number}", lambda classes: held, own, method=experiment.method)
+        return Knowing(
+            number, f"branch {number}", lambda classes: held, own, method=experiment.method
+        )
 
     count = len(federation.declared)
     grid = LocalGrid([branch(number) for number in range(count)])
-    post = Post(grid, dataset.classes, count, list(dataset.train_images.shape[1:]), Patience(poll=0.01))
+    post = Post(
+        grid, dataset.classes, count, list(dataset.train_images.shape[1:]), Patience(poll=0.01)
+    )
     post.enrol()
     values = {each.name: getattr(old, each.name) for each in fields(Here)}
-    own = {"post": post, "method": experiment.method, "plan": Plan.of(experiment.config, dataset), "run": RUN}
+    own = {
+        "post": post,
+        "method": experiment.method,
+        "plan": Plan.of(experiment.config, dataset),
+        "run": RUN,
+    }
     return replace(experiment, placement=Flower(**values | own))
 
 
@@ -49,5 +60,8 @@ def with_states(outcome: Outcome, folder: Path) -> Outcome:
     """The clients' states themselves, where the hub knows no more than their versions."""
     places = {client: States(folder / str(client), RUN, client) for client in outcome.kept}
     return replace(
-        outcome, kept={client: places[client].load(kept["version"]) for client, kept in outcome.kept.items()}
+        outcome,
+        kept={
+            client: places[client].load(kept["version"]) for client, kept in outcome.kept.items()
+        },
     )

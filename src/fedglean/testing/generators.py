@@ -26,7 +26,8 @@ def untouched_generators(seed: int) -> Iterator[None]:
         random.setstate(saved[2])
     for name, position in before.items():
         assert after[name] == position, (
-            f"{name}'s global generator was used; draw from fedglean.randomness with a key: batch.key in a loss, "
+            f"{name}'s global generator was used; draw from fedglean.randomness with a key: "
+            "batch.key in a loss, "
             "me.key or hub.key elsewhere"
         )
 

@@ -39,19 +39,27 @@ class Backwards(Loop):
 class TwoLanes(Loop):
     """`loop` whose every training step is lifted over two lanes.
 
-    The first lane is the client; the second differs from it in every number: its models, memory and frozen parts are
-    scaled, and it draws other batches. The client's result must not notice.
+    The first lane is the client; the second differs from it in every number: its models, memory and
+    frozen parts are scaled, and it draws other batches. The client's result must not notice.
     """
 
     def _train(self, request: Train, key: int) -> Trained:
         step = vmap(request.stepper())
-        models, memory = _two_lanes(tree.trainable(request.models)), _two_lanes(request.start_memory())
+        models, memory = (
+            _two_lanes(tree.trainable(request.models)),
+            _two_lanes(request.start_memory()),
+        )
         frozen = _two_lanes(dict(request.frozen))
         totals: dict[str, Tensor] = {}
-        mine, others = batches(request, key, self.setting), batches(request, fold_int(key, "lane"), self.setting)
+        mine, others = (
+            batches(request, key, self.setting),
+            batches(request, fold_int(key, "lane"), self.setting),
+        )
         for batch, other in zip(mine, others, strict=True):
             models, memory, metrics = step(models, memory, _side_by_side(batch, other), frozen)
-            totals = {name: value[0].double() + totals.get(name, 0.0) for name, value in metrics.items()}
+            totals = {
+                name: value[0].double() + totals.get(name, 0.0) for name, value in metrics.items()
+            }
         means = {name: float(total) / request.length for name, total in totals.items()}
         return Trained(_first_lane(models), _first_lane(memory), request.length, means)
 

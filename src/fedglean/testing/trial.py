@@ -1,4 +1,6 @@
-"""A federation small enough for a test, of clients as awkward as they come, and a run of it under observation."""
+"""A federation small enough for a test, of clients as awkward as they come, and a run of it under
+observation.
+"""
 
 import json
 from collections.abc import Callable
@@ -40,16 +42,26 @@ def small_split(labels: Tensor) -> Split:
     rest = shuffled[~torch.isin(shuffled, hub)]
     parts: list[Tensor] = []
     for number, count in enumerate(count for pair in CLIENTS for count in pair):
-        wanted = labels[rest] == ONE_CLASS if number // 2 == 3 else torch.ones_like(rest, dtype=torch.bool)
+        wanted = (
+            labels[rest] == ONE_CLASS
+            if number // 2 == 3
+            else torch.ones_like(rest, dtype=torch.bool)
+        )
         parts.append(rest[wanted][:count])
         rest = rest[~torch.isin(rest, parts[-1])]
     return Split(hub, tuple(parts[::2]), tuple(parts[1::2]))
 
 
 def small_experiment(
-    method: Method, model: str = "cnn", norm: str = "static", rounds: int = 3, use: Path | str | None = None
+    method: Method,
+    model: str = "cnn",
+    norm: str = "static",
+    rounds: int = 3,
+    use: Path | str | None = None,
 ) -> Experiment:
-    """The method on `small_split` of scikit-learn's digits, in float64, where rounding hides no mistake."""
+    """The method on `small_split` of scikit-learn's digits, in float64, where rounding hides no
+    mistake.
+    """
     options: dict[str, Any] = {
         "device": "cpu",
         "executor": "loop",
@@ -65,14 +77,18 @@ def small_experiment(
 
 
 def disguised(experiment: Experiment) -> Experiment:
-    """The same images in the same hands, but hidden labels are false and images lie elsewhere in the store."""
+    """The same images in the same hands, but hidden labels are false and images lie elsewhere in
+    the store.
+    """
     dataset, split = experiment.dataset, experiment.split
     moved = order(fold_int(0, "disguise"), len(dataset.train_labels))
     place = torch.argsort(moved)
     images, labels = dataset.train_images[moved], dataset.train_labels[moved].clone()
     hidden = torch.cat([place[part] for part in split.unlabelled])
     labels[hidden] = (labels[hidden] + 1 + torch.arange(len(hidden)) % 9) % 10
-    labelled, unlabelled = (tuple(place[part] for part in side) for side in (split.labelled, split.unlabelled))
+    labelled, unlabelled = (
+        tuple(place[part] for part in side) for side in (split.labelled, split.unlabelled)
+    )
     split = Split(place[split.hub], labelled, unlabelled)
     dataset = replace(dataset, train_images=images, train_labels=labels)
     federation, truth = divide(dataset, split, torch.device("cpu"))
@@ -80,11 +96,18 @@ def disguised(experiment: Experiment) -> Experiment:
     evaluator = Evaluator(old.test_images, old.test_labels, truth, old.setting)
     placement = replace(experiment.placement, federation=federation, observe=evaluator.watch)
     return replace(
-        experiment, dataset=dataset, split=split, federation=federation, evaluator=evaluator, placement=placement
+        experiment,
+        dataset=dataset,
+        split=split,
+        federation=federation,
+        evaluator=evaluator,
+        placement=placement,
     )
 
 
-def served(experiment: Experiment, executor: type[Loop] = Loop, kind: type[Here] = Here, **changes: Any) -> Experiment:
+def served(
+    experiment: Experiment, executor: type[Loop] = Loop, kind: type[Here] = Here, **changes: Any
+) -> Experiment:
     """The experiment under another executor or placement."""
     old = experiment.placement
     values = {each.name: getattr(old, each.name) for each in fields(Here)}
@@ -103,7 +126,10 @@ class Outcome:
     @property
     def tree(self) -> Tree:
         """All that the next round would go on from."""
-        return {"state": self.state, "kept": {str(client): self.kept[client] for client in sorted(self.kept)}}
+        return {
+            "state": self.state,
+            "kept": {str(client): self.kept[client] for client in sorted(self.kept)},
+        }
 
 
 def play(
@@ -111,14 +137,18 @@ def play(
     between: Callable[[Progress], Progress] = lambda progress: progress,
     begin: Progress | None = None,
 ) -> Outcome:
-    """All rounds and what follows the last one, or those after `begin`; `between` may change the progress."""
+    """All rounds and what follows the last one, or those after `begin`; `between` may change the
+    progress.
+    """
     progress = begin or Progress(0, experiment.start(), Kept(), [])
     for number in range(progress.done + 1, experiment.config.rounds + 2):
         state, before = progress.state, through_bytes(progress.state)
         try:
             line = play_round(experiment, progress, number)
         except (PartyError, FedgleanError) as error:
-            raise AssertionError(f"the method fails on a small federation of ragged clients: {error}") from error
+            raise AssertionError(
+                f"the method fails on a small federation of ragged clients: {error}"
+            ) from error
         assert difference(before, state) is None, (
             f"round {number} wrote into the hub's state; a round returns a new one"
         )
@@ -140,30 +170,45 @@ def through_bytes(tree: Tree) -> Tree:
     try:
         return unpack(pack(tree), Path("memory"))[0]
     except TypeError as error:
-        raise AssertionError(f"state, keep, messages and uploads must be storable: {error}") from error
+        raise AssertionError(
+            f"state, keep, messages and uploads must be storable: {error}"
+        ) from error
 
 
 def restarted(progress: Progress) -> Progress:
     """The progress as another process would find it."""
     states = {client: through_bytes(state) for client, state in progress.kept.states.items()}
-    return Progress(progress.done, through_bytes(progress.state), Kept(states), list(progress.history))
+    return Progress(
+        progress.done, through_bytes(progress.state), Kept(states), list(progress.history)
+    )
 
 
 @dataclass(frozen=True)
 class Watched(Here):
-    """`here` that notes the uploads and sees to it that nothing lent to a client was written into."""
+    """`here` that notes the uploads and sees to it that nothing lent to a client was written
+    into.
+    """
 
     uploads: list[Envelope] = field(default_factory=list)
 
     def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
         ask, round = exchange.ask, exchange.round
         states = {str(client): state for client, state in kept.states.items()}
-        message = {"message": dict(ask.message), "each": {str(client): dict(own) for client, own in ask.each.items()}}
+        message = {
+            "message": dict(ask.message),
+            "each": {str(client): dict(own) for client, own in ask.each.items()},
+        }
         before = through_bytes([states, message])
         answer = Here.exchange(replace(self, deliver=self._note), exchange, kept)
-        unchanged = [difference(*pair) is None for pair in zip(before, [states, message], strict=True)]
-        assert unchanged[0], f"round {round}: a client wrote into me.state in place; pass keep= to Upload"
-        assert unchanged[1], f"round {round}: a client wrote into its message, which all clients share"
+        unchanged = [
+            difference(*pair) is None for pair in zip(before, [states, message], strict=True)
+        ]
+        assert unchanged[0], (
+            f"round {round}: a client wrote into me.state in place; pass keep= to Upload"
+        )
+        assert unchanged[1], (
+            f"round {round}: a client wrote into its message, which all clients share"
+        )
         return answer
 
     def _note(self, envelope: Envelope) -> list[Envelope]:
@@ -185,5 +230,7 @@ class Wire(Here):
 def _posted(envelope: Envelope) -> list[Envelope]:
     upload = envelope.upload
     weight = {name: through_bytes(upload.weight(name)) for name in upload.trees}
-    sent = Upload(weight=weight, keep=upload.keep, report=upload.report, **through_bytes(upload.trees))
+    sent = Upload(
+        weight=weight, keep=upload.keep, report=upload.report, **through_bytes(upload.trees)
+    )
     return [replace(envelope, upload=sent)]
