@@ -41,15 +41,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.config import configure
-from fedglean.data.images import Images
-from fedglean.engines.batches import Deck, Lane, Setting
-from fedglean.engines.loop import Loop, Party
-from fedglean.experiment import Experiment, prepare_seeds
+from fedglean.engine.batches import Deck, Lane, Setting
+from fedglean.engine.loop import Loop, Party
+from fedglean.inputs.images import Images
 from fedglean.method import Me, Predict, Statistics, Stream, Talk, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.randomness import bits, order
-from fedglean.run import Run, play_rounds
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import Experiment, prepare_seeds
+from fedglean.runs.rounds import Run, play_rounds
 
 ACTIVE = range(10)
 ROUND, BOUND = "a whole round", "bound: one shared model"

@@ -56,12 +56,12 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from fedglean import Config, FedgleanError, Result, configure
-from fedglean.checkpoint import write_whole
 from fedglean.cli.shared import assignment
-from fedglean.config import fingerprint
 from fedglean.methods import METHODS
 from fedglean.report.terminal import duration
-from fedglean.seeds import is_group, resume_seeds, run_seeds
+from fedglean.runs.checkpoint import write_whole
+from fedglean.runs.config import fingerprint
+from fedglean.runs.seeds import is_group, resume_seeds, run_seeds
 
 #: Floors and ceilings are measured by nothing else.
 REFERENCES = ("fedavg", "fedavg-all", "hub-only", "hub-all")

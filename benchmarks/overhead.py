@@ -20,12 +20,12 @@ from clients import commit, machine
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.config import configure
-from fedglean.engines.here import Kept
-from fedglean.engines.loop import Loop
-from fedglean.experiment import EXECUTORS, prepare
-from fedglean.folder import Progress
-from fedglean.run import play_round
+from fedglean.engine.here import Kept
+from fedglean.engine.loop import Loop
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import EXECUTORS, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 
 METHODS = ("semifl", "hassle", "fed-shvr", "fedavg")
 

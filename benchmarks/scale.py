@@ -45,19 +45,19 @@ from flwr.app import Message
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.checkpoint import Checkpoints
-from fedglean.config import Config, configure
 from fedglean.data.partition import Split
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.flower import Flower
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Post, parts_of
-from fedglean.deploy.wire import Plan
-from fedglean.engines.here import Here, Kept, Ledger, Visit
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress, RunFolder, commit
+from fedglean.engine.here import Here, Kept, Ledger, Visit
+from fedglean.federation.branch import Branch
+from fedglean.federation.flower import Flower
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Post, parts_of
+from fedglean.federation.wire import Plan
 from fedglean.methods import METHODS
-from fedglean.run import play_round
+from fedglean.runs.checkpoint import Checkpoints
+from fedglean.runs.config import Config, configure
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress, RunFolder, commit
+from fedglean.runs.rounds import play_round
 from fedglean.tree import Record
 
 ROUNDS = 2

@@ -11,8 +11,8 @@ SemiFL, seconds a round and peak memory, each cell in a process of its own:
 
     # Digits and noise, minutes on a laptop.
     python benchmarks/scaling.py
-    python benchmarks/scaling.py --data cifar10 --data-root DATA --model wrn-28-2 --half --compile \\
-        --only active,seeds
+    python benchmarks/scaling.py --data cifar10 --data-root DATA --model wrn-28-2 --half \\
+        --compile --only active,seeds
 
 Prints a table and writes benchmarks/results/scaling.json (or --out). Seconds are the median of the
 rounds after the first two, in which steps are compiled and captured; memory is what the process had
@@ -36,9 +36,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.config import configure
-from fedglean.experiment import prepare_seeds
-from fedglean.run import Run, play
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import prepare_seeds
+from fedglean.runs.rounds import Run, play
 
 AXES: dict[str, list[int]] = {
     "active": [1, 10, 50, 100],

@@ -17,15 +17,15 @@ import time
 import torch
 from clients import machine, parties, wait
 
-from fedglean.augment import Recipe
-from fedglean.data.images import Images
-from fedglean.engines.batches import Setting
-from fedglean.engines.device import settle
-from fedglean.engines.stack import Stack
+from fedglean.engine.batches import Setting
+from fedglean.engine.device import settle
+from fedglean.engine.stack import Stack
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe
 from fedglean.method import Stream, Train
 from fedglean.methods.hassle import Hassle
 from fedglean.models import Architecture
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 
 IMAGES = 20_000
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

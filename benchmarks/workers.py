@@ -42,15 +42,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean import tree
-from fedglean.config import configure
-from fedglean.engines.here import Exchange, Here, Kept
-from fedglean.engines.on_ray import RayCrew, connect
-from fedglean.engines.workers import Workers
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.engine.on_ray import RayCrew, connect
+from fedglean.engine.workers import Workers
 from fedglean.method import Ask, Me, Upload
 from fedglean.models import Architecture
-from fedglean.run import play_round
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.tree import Record
 
 Measures = dict[str, list[dict[str, float]]]

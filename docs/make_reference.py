@@ -15,20 +15,21 @@ import typer
 from typer.utils import get_params_from_function
 
 import fedglean
-from fedglean import checkpoint, errors, losses, randomness, tree
-from fedglean.aggregate import Reply
+from fedglean import errors, losses, randomness, tree
 from fedglean.cli import app
 from fedglean.cli.look import LISTS
 from fedglean.cli.shared import INTERRUPTED, configuration
-from fedglean.config import FLAT, Config
-from fedglean.data.images import Images, Predictions
+from fedglean.exchange.aggregate import Reply
+from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
 from fedglean.methods import METHODS, common
 from fedglean.models import Model
-from fedglean.plugins import activate
-from fedglean.presets import PRESETS
-from fedglean.sgd import SGD
+from fedglean.names import activate
+from fedglean.optimiser import SGD
+from fedglean.runs import checkpoint
+from fedglean.runs.config import FLAT, Config
 from fedglean.tree import Record
+from fedglean_papers.presets import PRESETS
 
 HERE = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it anew -->"

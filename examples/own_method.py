@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 from fedglean import Ask, Method, Predict, Stream, Train, Upload, setting
 from fedglean.methods.common import supervised, with_statistics
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record
 
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedglean.config import Config, configure
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.flower import Flower
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Patience, Post, declared_of
-from fedglean.deploy.wire import Plan
-from fedglean.engines.here import Kept
-from fedglean.experiment import Experiment
-from fedglean.folder import Progress
-from fedglean.run import Run, play
+from fedglean.engine.here import Kept
+from fedglean.federation.branch import Branch
+from fedglean.federation.flower import Flower
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Patience, Post, declared_of
+from fedglean.federation.wire import Plan
+from fedglean.runs.config import Config, configure
+from fedglean.runs.experiment import Experiment
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import Run, play
 from fedglean.testing.compare import difference
 
 COMMON: dict[str, Any] = {

@@ -11,9 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedglean import cli
-from fedglean.config import Config, configure
-from fedglean.run import run
-from fedglean.seeds import SeedsResult, run_seeds
+from fedglean.runs.config import Config, configure
+from fedglean.runs.rounds import run
+from fedglean.runs.seeds import SeedsResult, run_seeds
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 

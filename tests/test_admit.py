@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.admit import Admitted, Envelope, Gate, Refusal, needed
-from fedglean.aggregate import Reply
-from fedglean.augment import Recipe
-from fedglean.config import configure
 from fedglean.data.federation import Federation
-from fedglean.data.images import Images
-from fedglean.engines.batches import Setting
-from fedglean.engines.here import Deliver, Exchange, Here, Kept
-from fedglean.engines.loop import Loop
+from fedglean.engine.batches import Setting
+from fedglean.engine.here import Deliver, Exchange, Here, Kept
+from fedglean.engine.loop import Loop
 from fedglean.errors import RoundError
-from fedglean.experiment import prepare
-from fedglean.folder import Progress
+from fedglean.exchange.aggregate import Reply
+from fedglean.exchange.gate import Admitted, Envelope, Gate, Refusal, needed
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Declared, Expect, Me, Stream, Talk, Train, Upload
 from fedglean.models import Architecture, Model
+from fedglean.optimiser import SGD
 from fedglean.randomness import bits
-from fedglean.run import play_round
-from fedglean.sgd import SGD
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.tree import Record
 
 MLP = Architecture("mlp", (1, 2, 2), 3, width=0.001)

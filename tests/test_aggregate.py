@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedglean.aggregate import Partial, Reply
+from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.method import Upload
 from fedglean.methods.common import with_momentum
 from fedglean.models import Architecture, Model

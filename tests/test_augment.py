@@ -10,8 +10,9 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 
-from fedglean import image_ops
-from fedglean.augment import (
+from fedglean.errors import ConfigError, DataError
+from fedglean.inputs import image_ops
+from fedglean.inputs.views import (
     STRONG,
     VIEWS,
     Recipe,
@@ -23,7 +24,6 @@ from fedglean.augment import (
     channels_last,
     view,
 )
-from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import bits, fold, uniform
 
 NAMES = list(image_ops.OPERATIONS)

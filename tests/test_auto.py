@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedglean.augment import Recipe
-from fedglean.data.images import Images
-from fedglean.engines import auto
-from fedglean.engines.batches import Setting
-from fedglean.engines.loop import Loop, Party
-from fedglean.engines.stack import Stack
+from fedglean.engine import auto
+from fedglean.engine.batches import Setting
+from fedglean.engine.loop import Loop, Party
+from fedglean.engine.stack import Stack
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe
 from fedglean.models import Architecture
 
 SETTING = Setting(Recipe((0.5,), (0.25,), flip=False, pad=1))

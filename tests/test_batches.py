@@ -13,12 +13,12 @@ from scipy import stats
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedglean.augment import Recipe, view
-from fedglean.data.images import Images
-from fedglean.engines.batches import Deck, Lane, Setting, at, batches
+from fedglean.engine.batches import Deck, Lane, Setting, at, batches
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe, view
 from fedglean.method import Batch, Sample, Stream, Train
+from fedglean.optimiser import SGD
 from fedglean.randomness import bits, fold_int
-from fedglean.sgd import SGD
 from fedglean.tree import named
 
 RECIPE = Recipe((0.5,), (0.25,), flip=True, pad=1, strong="fixmatch-ra")

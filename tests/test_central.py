@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.func import grad
 
 from fedglean import run
-from fedglean.data.images import Images
 from fedglean.errors import ConfigError
+from fedglean.inputs.images import Images
 from fedglean.method import Batch, Declared, Me, Sample
 from fedglean.methods.central import Central
 from fedglean.methods.fixmatch import FixMatch

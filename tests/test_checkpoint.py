@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.checkpoint import Checkpoints, pack, unpack, write_whole
-from fedglean.config import Config, configure
 from fedglean.errors import ConfigError, StorageError
-from fedglean.folder import RunFolder
 from fedglean.models import Architecture
-from fedglean.result import Result
-from fedglean.run import resume, run
+from fedglean.runs.checkpoint import Checkpoints, pack, unpack, write_whole
+from fedglean.runs.config import Config, configure
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.result import Result
+from fedglean.runs.rounds import resume, run
 from fedglean.tree import Record
 
 ROUNDS = 3
@@ -337,7 +337,7 @@ def test_a_configuration_changed_on_the_way_is_refused(halfway: Path, tmp_path: 
 def test_a_resumed_run_reads_its_split_and_draws_no_new_one(
     halfway: Path, finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedglean.experiment.divide_up", fails(errno.EIO))
+    monkeypatch.setattr("fedglean.runs.experiment.divide_up", fails(errno.EIO))
     assert_same_result(resume(copied(halfway, tmp_path)), finished[1])
 
 

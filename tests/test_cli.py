@@ -18,13 +18,13 @@ from typer.testing import CliRunner, Result
 
 from fedglean import cli
 from fedglean.cli import look, train
-from fedglean.config import configure, to_toml
 from fedglean.data.split_file import load_split
 from fedglean.errors import StorageError
-from fedglean.experiment import prepare
-from fedglean.folder import RunFolder
 from fedglean.methods import METHODS
-from fedglean.presets import PRESETS
+from fedglean.runs.config import configure, to_toml
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import RunFolder
+from fedglean_papers.presets import PRESETS
 
 QUICK = ("--rounds", "2", "--set", "epochs=1", "--quiet")
 

@@ -20,8 +20,6 @@ from typer.testing import Result as Called
 from fedglean import cli
 from fedglean.cli import compare as commands
 from fedglean.cli.compare import _named, _table
-from fedglean.compare import Comparison, carried_out, compare, planned, resume_comparison
-from fedglean.config import Config, configure
 from fedglean.data.sources import load
 from fedglean.data.split_file import load_split
 from fedglean.errors import ConfigError, RoundError, StorageError
@@ -31,7 +29,9 @@ from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told as page_of
 from fedglean.report.story import did_it_help
-from fedglean.verdict import Difference, Help, answer, difference, judged, over_images, right
+from fedglean.runs.compare import Comparison, carried_out, compare, planned, resume_comparison
+from fedglean.runs.config import Config, configure
+from fedglean.runs.verdict import Difference, Help, answer, difference, judged, over_images, right
 
 SMALL: dict[str, Any] = {
     "data": "digits",

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedglean.config import (
+from fedglean.errors import ConfigError
+from fedglean.methods import METHODS
+from fedglean.runs.config import (
     FLAT,
     SECTIONS,
     Config,
@@ -21,8 +23,6 @@ from fedglean.config import (
     resolve,
     to_toml,
 )
-from fedglean.errors import ConfigError
-from fedglean.methods import METHODS
 
 
 def test_a_method_alone_is_a_whole_configuration() -> None:

@@ -22,7 +22,7 @@ from fedglean.methods.hassle import Hassle
 from fedglean.methods.semifl import SemiFL
 from fedglean.methods.supervised import FedAvg, HubTraining
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.testing import check_method
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import DAMAGES, chain, delay, drop, duplicate, poison

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.augment import Recipe
-from fedglean.config import configure
-from fedglean.data.images import Images
-from fedglean.engines import lanes
-from fedglean.engines.batches import Setting
-from fedglean.engines.graph import give_back
-from fedglean.engines.loop import Loop, Party
-from fedglean.engines.stack import Stack
+from fedglean.engine import lanes
+from fedglean.engine.batches import Setting
+from fedglean.engine.graph import give_back
+from fedglean.engine.loop import Loop, Party
+from fedglean.engine.stack import Stack
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy, jointly
 from fedglean.method import Stream, Talk, Train, Trained
 from fedglean.methods import METHODS
 from fedglean.models import Architecture
-from fedglean.run import run
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
+from fedglean.runs.config import configure
+from fedglean.runs.rounds import run
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

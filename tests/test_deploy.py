@@ -13,11 +13,11 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Post, parts_of, reply_to
-from fedglean.deploy.states import States
-from fedglean.deploy.wire import (
+from fedglean.federation.branch import Branch
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Post, parts_of, reply_to
+from fedglean.federation.states import States
+from fedglean.federation.wire import (
     Answer,
     Declaration,
     Malformed,
@@ -27,9 +27,9 @@ from fedglean.deploy.wire import (
     trees_of,
     written,
 )
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
 from fedglean.method import Upload
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import DAMAGES, drop, not_a_number, poison
 from flower_grid import METHODS, QUICK, ROUNDING, branches, on_flower, played, refusals, same, small

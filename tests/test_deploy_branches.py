@@ -11,17 +11,17 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedglean.deploy.apps import client_app_of
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.flower import Flower
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Post
-from fedglean.deploy.states import States
-from fedglean.deploy.wire import Declaration, Malformed, function_of, written
-from fedglean.engines.here import Kept
+from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, DataError, RoundError, plain
-from fedglean.experiment import prepare
-from fedglean.folder import Progress
+from fedglean.federation.apps import client_app_of
+from fedglean.federation.branch import Branch
+from fedglean.federation.flower import Flower
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Post
+from fedglean.federation.states import States
+from fedglean.federation.wire import Declaration, Malformed, function_of, written
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress
 from fedglean.testing.faults import drop
 from flower_grid import QUICK, branches, on_flower, played, refusals, same, small
 
@@ -196,7 +196,7 @@ def test_a_node_that_cannot_say_who_it_is_is_not_asked_all_the_time(tmp_path: Pa
 def test_a_node_that_never_says_who_it_is_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedglean.deploy.post.INTRODUCTION", 1.5)
+    monkeypatch.setattr("fedglean.federation.post.INTRODUCTION", 1.5)
     experiment = prepare(small("fed-shvr", model="mlp", rounds=2))
     own = branches(experiment, tmp_path)
     grid = Silent(own)

@@ -12,19 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from fedglean.cli import app
-from fedglean.config import configure, to_toml
-from fedglean.deploy.commands import (
+from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.federation.commands import (
     HubOptions,
     admitted,
     follow,
     superlink_command,
     supernode_command,
 )
-from fedglean.deploy.hub import Journal
-from fedglean.deploy.keys import make_branch_key, make_hub_keys, public_key
-from fedglean.deploy.processes import Address, wait_until_free
-from fedglean.deploy.table import COLUMNS, rendered, row_of
-from fedglean.errors import ConfigError, RoundError, StorageError
+from fedglean.federation.hub import Journal
+from fedglean.federation.keys import make_branch_key, make_hub_keys, public_key
+from fedglean.federation.processes import Address, wait_until_free
+from fedglean.federation.table import COLUMNS, rendered, row_of
+from fedglean.runs.config import configure, to_toml
 
 
 def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.touch()
-    working = "import sys, time; from fedglean.deploy.watch import hold; "
+    working = "import sys, time; from fedglean.federation.watch import hold; "
     working += "file = open(sys.argv[1], 'a'); hold(file); print(flush=True); time.sleep(60)"
     with (
         subprocess.Popen(["sleep", "60"]) as link,
@@ -172,7 +172,7 @@ def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
         Timer(1.0, hub.kill).start()
         with pytest.raises(RoundError, match="app was killed"):
             follow(journal, link, print)
-        monkeypatch.setattr("fedglean.deploy.commands.START", 0.1)
+        monkeypatch.setattr("fedglean.federation.commands.START", 0.1)
         with pytest.raises(RoundError, match="did not start"):
             follow(journal, link, print)
         link.kill()
@@ -199,7 +199,7 @@ def test_resume_starts_the_hub_as_it_was_started(
     own.save(own.out / "flower" / "options.json")
     started: list[object] = []
     monkeypatch.setattr(
-        "fedglean.deploy.commands.run_hub", lambda *given: started.append(given[:2]) or 130
+        "fedglean.federation.commands.run_hub", lambda *given: started.append(given[:2]) or 130
     )
     said = CliRunner().invoke(app, ["resume", str(own.out)])
     assert said.exit_code == 130 and started == [(config, own)]
@@ -218,6 +218,6 @@ def test_the_package_does_without_flower() -> None:
     """Importing the command line, and all that a simulation needs, imports no Flower."""
     code = (
         "import sys; sys.modules['flwr'] = None; import fedglean.cli, fedglean.testing, "
-        "fedglean.deploy.branch"
+        "fedglean.federation.branch"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,27 +18,27 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from fedglean.checkpoint import write_whole
 from fedglean.cli import app
-from fedglean.config import configure, to_toml
 from fedglean.data.folders import from_folder
-from fedglean.deploy import wire
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.commands import HubOptions, run_branch, run_hub
-from fedglean.deploy.folders import branch_images, hub_images
-from fedglean.deploy.hub import Hosting, federate, serve
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.processes import Address
-from fedglean.deploy.wire import Declaration, Question, read, written
 from fedglean.errors import ConfigError, DataError, RoundError, StorageError
-from fedglean.folder import RunFolder
+from fedglean.federation import wire
+from fedglean.federation.branch import Branch
+from fedglean.federation.commands import HubOptions, run_branch, run_hub
+from fedglean.federation.folders import branch_images, hub_images
+from fedglean.federation.hub import Hosting, federate, serve
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.processes import Address
+from fedglean.federation.wire import Declaration, Question, read, written
 from fedglean.method import Mixture
-from fedglean.predict import predict
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told
-from fedglean.result import Result
-from fedglean.run import run
+from fedglean.runs.checkpoint import write_whole
+from fedglean.runs.config import configure, to_toml
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.predict import predict
+from fedglean.runs.result import Result
+from fedglean.runs.rounds import run
 from fedglean.testing.compare import difference
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -559,7 +559,7 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(
         run_hub(configure("fed-shvr"), own, print)
     assert sorted(out.rglob("*")) == before
     (tmp_path / "new" / "flower").mkdir(parents=True)
-    hold = "import sys, time, pathlib; from fedglean.checkpoint import lock; "
+    hold = "import sys, time, pathlib; from fedglean.runs.checkpoint import lock; "
     hold += "held = lock(pathlib.Path(sys.argv[1]), None); print(flush=True); time.sleep(60)"
     place = tmp_path / "new" / "flower" / "lock"
     with subprocess.Popen(

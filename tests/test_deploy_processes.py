@@ -23,14 +23,14 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from fedglean.config import configure
-from fedglean.deploy.commands import HubOptions, superlink_command, supernode_command
-from fedglean.deploy.keys import HubKeys, make_branch_key, make_hub_keys
-from fedglean.deploy.processes import Address, Tools
-from fedglean.engines.here import Deliver
-from fedglean.experiment import prepare
-from fedglean.folder import RunFolder
-from fedglean.run import Run, play
+from fedglean.engine.here import Deliver
+from fedglean.federation.commands import HubOptions, superlink_command, supernode_command
+from fedglean.federation.keys import HubKeys, make_branch_key, make_hub_keys
+from fedglean.federation.processes import Address, Tools
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.rounds import Run, play
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import drop
 

@@ -13,18 +13,18 @@ import torch
 from flwr.app import Message
 
 from fedglean import tree
-from fedglean.aggregate import Reply
-from fedglean.config import configure
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.flower import Flower
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Post, parts_of
-from fedglean.deploy.wire import Answer, Declaration, Malformed, Plan, read
-from fedglean.engines.here import Exchange, Here, Kept
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.exchange.aggregate import Reply
+from fedglean.federation.branch import Branch
+from fedglean.federation.flower import Flower
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Post, parts_of
+from fedglean.federation.wire import Answer, Declaration, Malformed, Plan, read
 from fedglean.methods import METHODS
-from fedglean.run import play_round
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.testing.trial import Watched, served, small_experiment
 from fedglean.tree import Tree
 

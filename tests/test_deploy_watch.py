@@ -18,9 +18,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from fedglean.deploy.commands import _end_the_app_before, attended
-from fedglean.deploy.watch import ANSWERED, TAKEN, Watch, hold, is_at_work, take_work
 from fedglean.errors import RoundError
+from fedglean.federation.commands import _end_the_app_before, attended
+from fedglean.federation.watch import ANSWERED, TAKEN, Watch, hold, is_at_work, take_work
 
 HEADER = "INFO :      "
 LOST = "Run ID 1 is not in `RUNNING` status. Ignoring message 310828436066."
@@ -71,9 +71,8 @@ def test_a_node_with_a_message_that_nothing_works_on_is_started_again(tmp_path: 
 def test_an_app_may_work_as_long_as_it_likes(tmp_path: Path) -> None:
     """It is at work until its process is gone, killed or not."""
     assert not is_at_work(tmp_path)
-    code = (
-        "import sys, time; from pathlib import Path; from fedglean.deploy.watch import take_work\n"
-    )
+    code = "import sys, time; from pathlib import Path\n"
+    code += "from fedglean.federation.watch import take_work\n"
     code += "place = take_work(Path(sys.argv[1])); print('at work', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE

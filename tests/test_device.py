@@ -7,7 +7,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from fedglean.engines.device import settle
+from fedglean.engine.device import settle
 
 def pages_touched_anew():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

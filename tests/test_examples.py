@@ -16,8 +16,9 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from fedglean import cli, plugins
-from fedglean.result import Result
+from fedglean import cli
+from fedglean import names as plugins
+from fedglean.runs.result import Result
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, TUTORIAL = ROOT / "examples", ROOT / "docs/tutorial-method.md"

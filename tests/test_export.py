@@ -31,7 +31,7 @@ from fedglean.export import (
 )
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
-from fedglean.plugins import activate
+from fedglean.names import activate
 from fedglean.randomness import key, uniform
 
 with_onnx = pytest.mark.skipif(
@@ -164,7 +164,9 @@ def test_a_model_whose_answers_depend_on_the_batch_is_refused(
     bare = Architecture("cnn", (3, 16, 16), 5).initial(7)
     notes = {"classes": list("abcde"), "mean": [0.4] * 3, "std": [0.2] * 3}
     (tmp_path / "config.toml").write_text('method = "semifl"\n')
-    monkeypatch.setattr("fedglean.folder.RunFolder.predictors", lambda _: ({"model": bare}, notes))
+    monkeypatch.setattr(
+        "fedglean.runs.folder.RunFolder.predictors", lambda _: ({"model": bare}, notes)
+    )
     with pytest.raises(
         StorageError, match="has no batch-norm statistics, so it cannot be exported"
     ):

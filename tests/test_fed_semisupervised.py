@@ -19,16 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedglean.aggregate import Partial, Reply
-from fedglean.config import configure, make_method
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engines.batches import Setting
-from fedglean.engines.here import Kept
-from fedglean.engines.loop import Loop
+from fedglean.engine.batches import Setting
+from fedglean.engine.here import Kept
+from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.losses import mix, mixmatch_losses
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Sample, Train, Trained, Upload
 from fedglean.methods.fed_fixmatch import FedFixMatch, FedSGDFixMatch
@@ -38,6 +35,9 @@ from fedglean.methods.fedsem import FedSem
 from fedglean.methods.hassle import Hassle
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
+from fedglean.runs.config import configure, make_method
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
 from fedglean.testing import check_method
 from fedglean.testing.trial import admitted, play
 from fedglean.tree import Record

@@ -15,22 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedglean.augment import Recipe
-from fedglean.config import configure
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
-from fedglean.engines.batches import Setting
-from fedglean.engines.here import Deliver, Here, Kept
-from fedglean.engines.loop import Loop
+from fedglean.engine.batches import Setting
+from fedglean.engine.here import Deliver, Here, Kept
+from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
-from fedglean.evaluate import Evaluator
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.inputs.views import Recipe
 from fedglean.method import Batch
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.models import Model
-from fedglean.run import play_round
+from fedglean.runs.config import configure
+from fedglean.runs.evaluate import Evaluator
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import DAMAGES, drop, poison
 from fedglean.testing.trial import restarted

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.engines.here import Kept
-from fedglean.engines.loop import Loop
+from fedglean.engine.here import Kept
+from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
-from fedglean.evaluate import logits
-from fedglean.folder import Progress
 from fedglean.method import Batch, Declared, Sample, Train
 from fedglean.methods.fedmatch import (
     FedMatch,
@@ -30,7 +28,9 @@ from fedglean.methods.fedmatch import (
 )
 from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
 from fedglean.models import Architecture, Model
-from fedglean.run import play_round
+from fedglean.runs.evaluate import logits
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.testing import check_method
 from fedglean.testing.trial import CLIENTS, play, small_experiment
 from fedglean.tree import Record

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedglean.aggregate import Partial, Reply
-from fedglean.data.images import Images
 from fedglean.errors import ConfigError
+from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.inputs.images import Images
 from fedglean.method import Ask, Declared, Hub, Me, Method, Predict, Train, Trained, Upload
 from fedglean.methods.fedrgd import FedRGD, group
 from fedglean.methods.semifl import SemiFL

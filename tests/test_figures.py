@@ -12,19 +12,20 @@ import pytest
 import torch
 from PIL import Image
 
-from fedglean.config import SplitConfig, configure, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.errors import ConfigError, StorageError
-from fedglean.experiment import divide_up, prepare
-from fedglean.folder import RunFolder
 from fedglean.method import Predict
 from fedglean.methods.fed_shvr import FedSHVR
-from fedglean.presets import PRESETS
-from fedglean.reproduce import hassle_figures, semifl_figures, shvr_figures
-from fedglean.reproduce.figures import FIGURES
-from fedglean.reproduce.loss_surface import direction, objective_of, summary, surface
-from fedglean.reproduce.panels import (
+from fedglean.runs.config import SplitConfig, configure, fingerprint
+from fedglean.runs.experiment import divide_up, prepare
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.result import Result
+from fedglean_papers.presets import PRESETS
+from fedglean_papers.reproduce import hassle_figures, semifl_figures, shvr_figures
+from fedglean_papers.reproduce.figures import FIGURES
+from fedglean_papers.reproduce.loss_surface import direction, objective_of, summary, surface
+from fedglean_papers.reproduce.panels import (
     ACCURACY,
     Line,
     Panel,
@@ -36,8 +37,8 @@ from fedglean.reproduce.panels import (
     rows_of,
     shown_title,
 )
-from fedglean.reproduce.study import Wish
-from fedglean.reproduce.trainings import (
+from fedglean_papers.reproduce.study import Wish
+from fedglean_papers.reproduce.trainings import (
     Training,
     config_of,
     first_clients,
@@ -45,7 +46,6 @@ from fedglean.reproduce.trainings import (
     thinned,
     trained,
 )
-from fedglean.result import Result
 
 DECLARED = semifl_figures.DECLARED | shvr_figures.DECLARED | hassle_figures.DECLARED
 EXPECTED = [
@@ -339,7 +339,7 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
 
 def _answer(experiment: Any, request: Predict) -> Any:
     """What a client would get."""
-    from fedglean.engines.loop import Call
+    from fedglean.engine.loop import Call
 
     return experiment.placement.executor.answer([Call(request, 0)])[0]
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.experiment import Experiment
 from fedglean.method import Batch, Hub, Sample
 from fedglean.methods.fedavgm import FedAvgM
 from fedglean.methods.heterofl import HeteroFL, narrowed, scaled
 from fedglean.models import Architecture, Model
+from fedglean.runs.experiment import Experiment
 from fedglean.testing.compare import difference
 from fedglean.testing.trial import Watched, play, served, small_experiment
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.config import configure
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, Truth, divide
-from fedglean.data.images import Images, Predictions
 from fedglean.data.labels import make_split
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engines.here import Kept
-from fedglean.experiment import prepare
-from fedglean.folder import Progress
+from fedglean.engine.here import Kept
+from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Declared, Hub
-from fedglean.run import Run, play
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import Run, play
 
 CPU = torch.device("cpu")
 

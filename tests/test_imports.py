@@ -10,18 +10,18 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fedglean"
 FILES = sorted(SOURCE.rglob("*.py"))
 IDS = [str(path.relative_to(SOURCE)) for path in FILES]
 METHOD_FILES = [path for path in FILES if path.parent.name == "methods"]
-ENGINE_FILES = [path for path in FILES if path.parent.name == "engines"]
+ENGINE_FILES = [path for path in FILES if path.parent.name == "engine"]
 
 #: What a method may know beside its neighbours: the contract and pure pieces.
 METHODS_MAY_KNOW = {
     "fedglean.method",
     "fedglean.methods",
-    "fedglean.data.images",
+    "fedglean.inputs.images",
     "fedglean.errors",
     "fedglean.losses",
     "fedglean.models",
     "fedglean.randomness",
-    "fedglean.sgd",
+    "fedglean.optimiser",
     "fedglean.tree",
 }
 #: Modules with random numbers that depend on what ran before.
@@ -154,26 +154,16 @@ def test_no_engine_names_a_method(path: Path) -> None:
 
 
 def test_the_contract_knows_no_engine_no_method_and_no_data_beyond_images() -> None:
-    for file in ("method.py", "sgd.py", "losses.py", "randomness.py", "tree.py"):
+    for file in ("method.py", "optimiser.py", "losses.py", "randomness.py", "tree.py"):
         known = [name for name in imported(SOURCE / file) if within(name, "fedglean")]
-        banned = (
-            "engines",
-            "methods",
-            "run",
-            "report",
-            "config",
-            "experiment",
-            "folder",
-            "evaluate",
-            "deploy",
-        )
+        banned = ("engine", "exchange", "methods", "runs", "report", "federation")
         assert not [
             name for name in known if any(within(name, f"fedglean.{part}") for part in banned)
         ]
         assert not [
             name
             for name in known
-            if within(name, "fedglean.data") and not within(name, "fedglean.data.images")
+            if within(name, "fedglean.data") and not within(name, "fedglean.inputs.images")
         ]
 
 
@@ -181,7 +171,7 @@ def test_hidden_labels_are_known_to_the_evaluator_and_to_who_hands_them_over() -
     holders = {
         path.relative_to(SOURCE).as_posix() for path in FILES if "Truth" in "".join(imported(path))
     }
-    assert holders <= {"evaluate.py", "experiment.py"}
+    assert holders <= {"runs/evaluate.py", "runs/experiment.py"}
 
 
 def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
@@ -191,13 +181,15 @@ def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
         if any(within(n, "flwr") for n in imported(path))
     }
     assert holders == {
-        f"deploy/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")
+        f"federation/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")
     }
     knowing = {
-        path for path in FILES if any(within(name, "fedglean.deploy") for name in imported(path))
+        path
+        for path in FILES
+        if any(within(name, "fedglean.federation") for name in imported(path))
     }
     assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {
-        "deploy",
+        "federation",
         "cli",
         "report",
         "testing",

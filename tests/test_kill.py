@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from fedglean.checkpoint import Checkpoints
-from fedglean.config import Config, configure
 from fedglean.data.sources import load
 from fedglean.data.split_file import save_split
 from fedglean.errors import StorageError
-from fedglean.folder import RunFolder
 from fedglean.randomness import key, uniform
-from fedglean.run import resume, run
+from fedglean.runs.checkpoint import Checkpoints
+from fedglean.runs.config import Config, configure
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.rounds import resume, run
 from fedglean.testing.compare import difference
 from fedglean.testing.trial import small_split
 

@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
-from fedglean.engines.layout import TENSORS, ChannelsLast
+from fedglean.engine.layout import TENSORS, ChannelsLast
 
 
 def step(weights: Tensor, images: Tensor) -> Tensor:

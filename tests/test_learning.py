@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedglean import Result, configure, run, train
-from fedglean.config import Config
+from fedglean.runs.config import Config
 
 SEEDS = (0, 1, 2)
 FIVE_POINTS = 0.05

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.augment import Recipe, view
-from fedglean.data.images import Images, Predictions
-from fedglean.engines.batches import Setting, batches
-from fedglean.engines.loop import Call, Conversation, Loop, Party, PartyError, side_by_side
-from fedglean.engines.stack import Stack
+from fedglean.engine.batches import Setting, batches
+from fedglean.engine.loop import Call, Conversation, Loop, Party, PartyError, side_by_side
+from fedglean.engine.stack import Stack
 from fedglean.errors import DataError
+from fedglean.inputs.images import Images, Predictions
+from fedglean.inputs.views import Recipe, view
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Mixture, Predict, Statistics, Stream, Train
 from fedglean.models import Architecture, Model
+from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import bits
-from fedglean.sgd import SGD, standard_step
 
 RECIPE = Recipe((0.5,), (0.25,), flip=True, pad=1)
 LOOP = Loop(Setting(RECIPE, torch.float64))

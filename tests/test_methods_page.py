@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from fedglean.admit import Envelope
-from fedglean.aggregate import Reply
-from fedglean.config import FLAT, Config, configure
-from fedglean.engines.here import Exchange, Here, Kept
-from fedglean.experiment import prepare
-from fedglean.folder import Progress
+from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.exchange.aggregate import Reply
+from fedglean.exchange.gate import Envelope
 from fedglean.methods import METHODS
-from fedglean.run import play_round
+from fedglean.runs.config import FLAT, Config, configure
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.testing.trial import served
 
 PAGE = (Path(__file__).parents[1] / "docs/methods.md").read_text("utf-8")

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.func import grad
 
 from fedglean import run
-from fedglean.aggregate import Partial, Reply
-from fedglean.data.images import Images, Predictions
 from fedglean.errors import ConfigError
+from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.inputs.images import Images, Predictions
 from fedglean.method import (
     Ask,
     Batch,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from fedglean.config import configure
 from fedglean.report.picture import curves, drawing, spaced
 from fedglean.report.terminal import (
     comparison,
@@ -24,7 +23,8 @@ from fedglean.report.terminal import (
     result_table,
     size,
 )
-from fedglean.result import Score
+from fedglean.runs.config import configure
+from fedglean.runs.result import Score
 
 
 @dataclass(frozen=True)

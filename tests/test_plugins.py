@@ -18,13 +18,14 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import fedglean
-from fedglean import cli, plugins
-from fedglean.augment import Recipe, view
-from fedglean.config import SECTIONS, configure, fingerprint, resolve, to_toml
-from fedglean.engines.loop import PartyError
+from fedglean import cli
+from fedglean import names as plugins
+from fedglean.engine.loop import PartyError
 from fedglean.errors import ConfigError, DataError, StorageError
-from fedglean.folder import RunFolder
+from fedglean.inputs.views import Recipe, view
 from fedglean.methods import METHODS
+from fedglean.runs.config import SECTIONS, configure, fingerprint, resolve, to_toml
+from fedglean.runs.folder import RunFolder
 from fedglean.testing import check_method
 from fedglean.testing.compare import difference
 
@@ -39,7 +40,7 @@ from fedglean import Ask, Method, Stream, Train, Upload, setting
 from fedglean.data.dataset import Dataset, channel_statistics
 from fedglean.methods.common import supervised
 from fedglean.randomness import fold, uniform
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record
 
 

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import torch
 
-from fedglean.config import SplitConfig, configure, make_method
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.labels import make_split
 from fedglean.method import Declared
 from fedglean.methods import METHODS
 from fedglean.models.model import Architecture, Model
-from fedglean.presets import PRESETS
+from fedglean.runs.config import SplitConfig, configure, make_method
+from fedglean_papers.presets import PRESETS
 
 SPREADS = ("k2", "dir0.1", "dir0.3", "iid")
 SEMIFL_CELLS = (

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch.func import vmap
 
-from fedglean.augment import Recipe, view
+from fedglean.inputs.views import Recipe, view
 from fedglean.randomness import (
     Key,
     Name,

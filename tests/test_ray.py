@@ -21,23 +21,23 @@ import pytest
 import torch
 
 from fedglean import tree
-from fedglean.config import Config, configure, fingerprint
-from fedglean.engines.here import Here, Kept
-from fedglean.engines.loop import PartyError
-from fedglean.engines.servant import without_images
-from fedglean.engines.workers import Workers, check_workers
+from fedglean.engine.here import Here, Kept
+from fedglean.engine.loop import PartyError
+from fedglean.engine.servant import without_images
+from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress, RunFolder
 from fedglean.method import Me, Predict
 from fedglean.methods.semifl import SemiFL
-from fedglean.run import Run, play, resume, run
+from fedglean.runs.config import Config, configure, fingerprint
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress, RunFolder
+from fedglean.runs.rounds import Run, play, resume, run
 from fedglean.testing.faults import chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.testing.trial import served
 from fedglean.tree import Record
 
 ray = pytest.importorskip("ray", reason="needs fedglean[ray]")
-on_ray = pytest.importorskip("fedglean.engines.on_ray")
+on_ray = pytest.importorskip("fedglean.engine.on_ray")
 
 #: A hundred clients as unlike as they come; some have no image at all, or none with a label.
 COMMON: dict[str, Any] = {

@@ -18,20 +18,20 @@ from PIL import Image
 from rich.console import Console
 from scipy.stats import ttest_1samp
 
-from fedglean.compare import compare
-from fedglean.config import configure, read_toml, resolve
 from fedglean.data.sources import load
-from fedglean.engines.here import Kept
-from fedglean.experiment import prepare
-from fedglean.folder import Progress, RunFolder
+from fedglean.engine.here import Kept
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told, write_page
 from fedglean.report.picture import drawing
 from fedglean.report.terminal import result_table
-from fedglean.run import Run, play, run
+from fedglean.runs.compare import compare
+from fedglean.runs.config import configure, read_toml, resolve
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress, RunFolder
+from fedglean.runs.rounds import Run, play, run
+from fedglean.runs.verdict import difference, over_seeds
 from fedglean.testing.faults import not_a_number, poison
-from fedglean.verdict import difference, over_seeds
 from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines, without_checkpoint
 
 

@@ -13,13 +13,20 @@ from typer.testing import Result as Called
 
 from fedglean import cli, resume
 from fedglean.cli.reproduce import _folder
-from fedglean.config import configure
 from fedglean.errors import ConfigError, DataError, StorageError
-from fedglean.presets import PRESETS
-from fedglean.reproduce import STUDIES
-from fedglean.reproduce.study import Wish, made_by
-from fedglean.reproduce.tables import TABLES, _as_printed, as_markdown, cells_of, compared, told
-from fedglean.result import Result
+from fedglean.runs.config import configure
+from fedglean.runs.result import Result
+from fedglean_papers.presets import PRESETS
+from fedglean_papers.reproduce import STUDIES
+from fedglean_papers.reproduce.study import Wish, made_by
+from fedglean_papers.reproduce.tables import (
+    TABLES,
+    _as_printed,
+    as_markdown,
+    cells_of,
+    compared,
+    told,
+)
 
 DIGITS = ("--set", "data=digits", "--set", "device=cpu", "--set", "executor=loop", "--quiet")
 

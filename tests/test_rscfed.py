@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedglean import tree
-from fedglean.admit import Envelope
-from fedglean.data.images import Images
-from fedglean.engines.loop import Loop
+from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
+from fedglean.exchange.gate import Envelope
+from fedglean.inputs.images import Images
 from fedglean.method import Batch, Declared, Me, Sample
 from fedglean.methods.rscfed import RSCFed
 from fedglean.models import Architecture, Model

@@ -15,19 +15,19 @@ import torch
 from PIL import Image
 
 from fedglean import tree
-from fedglean.admit import Envelope
-from fedglean.config import configure
 from fedglean.data.federation import Truth
-from fedglean.data.images import Images, Predictions
-from fedglean.engines.here import Kept
+from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, DataError, StorageError
-from fedglean.evaluate import Evaluator, Tally, logits
-from fedglean.experiment import prepare
-from fedglean.folder import Progress, RunFolder
+from fedglean.exchange.gate import Envelope
+from fedglean.inputs.images import Images, Predictions
 from fedglean.models import Model
-from fedglean.predict import predict
-from fedglean.result import Result, Score
-from fedglean.run import play_round, resume, run
+from fedglean.runs.config import configure
+from fedglean.runs.evaluate import Evaluator, Tally, logits
+from fedglean.runs.experiment import prepare
+from fedglean.runs.folder import Progress, RunFolder
+from fedglean.runs.predict import predict
+from fedglean.runs.result import Result, Score
+from fedglean.runs.rounds import play_round, resume, run
 
 SMALL: dict[str, Any] = {
     "clients": 6,
@@ -283,7 +283,7 @@ def test_mixtures_are_tested_as_they_predict_and_each_model_is_run_once(
         runs.append(predictor)
         return logits(predictor, *rest)
 
-    monkeypatch.setattr("fedglean.evaluate.logits", noted)
+    monkeypatch.setattr("fedglean.runs.evaluate.logits", noted)
     accuracy = it.test(predictors)["accuracy"]
     assert len(runs) == 4 and len(accuracy) == 3
     for name, predictor in predictors.items():

@@ -10,13 +10,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedglean import checkpoint, cli, tree
-from fedglean.config import Config, configure
-from fedglean.engines.lanes import Trainer
+from fedglean import cli, tree
+from fedglean.engine.lanes import Trainer
 from fedglean.errors import ConfigError, StorageError
-from fedglean.folder import RunFolder
-from fedglean.run import resume, run
-from fedglean.seeds import is_group, resume_seeds, run_seeds
+from fedglean.runs import checkpoint
+from fedglean.runs.config import Config, configure
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.rounds import resume, run
+from fedglean.runs.seeds import is_group, resume_seeds, run_seeds
 
 ROUNDS = 3  # and what SemiFL does after the last of them
 
@@ -179,7 +180,7 @@ def test_who_looks_at_a_group_at_work_leaves_it_alone(
     def taken(place: Path, folder: Path) -> Any:
         raise StorageError(f"another process is working in {folder}")
 
-    monkeypatch.setattr("fedglean.folder.lock", taken)
+    monkeypatch.setattr("fedglean.runs.folder.lock", taken)
     with pytest.raises(StorageError, match="another process is working"):
         resume_seeds(tmp_path)
     assert all((tmp_path / seed / "checkpoint/next.json").exists() for seed in ("seed-0", "seed-1"))

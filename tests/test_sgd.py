@@ -11,7 +11,7 @@ from torch.func import vmap
 from fedglean import tree
 from fedglean.method import Batch, Sample
 from fedglean.models import Architecture, Model
-from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.optimiser import SGD, cosine, standard_step
 
 MLP = Architecture("mlp", (1, 3, 3), 4, width=0.002)
 CNN = Architecture("cnn", (1, 4, 4), 3, width=0.125, norm="running")

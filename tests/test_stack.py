@@ -10,18 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedglean.augment import Recipe
-from fedglean.data.images import Images
-from fedglean.engines import lanes
-from fedglean.engines import stack as stacks
-from fedglean.engines.batches import Lane, Setting
-from fedglean.engines.lanes import segments
-from fedglean.engines.loop import Loop, Party, PartyError
-from fedglean.engines.stack import Stack
+from fedglean.engine import lanes
+from fedglean.engine import stack as stacks
+from fedglean.engine.batches import Lane, Setting
+from fedglean.engine.lanes import segments
+from fedglean.engine.loop import Loop, Party, PartyError
+from fedglean.engine.stack import Stack
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy
 from fedglean.method import Mixture, Predict, Statistics, Stream, Train, Trained
 from fedglean.models import Architecture
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.testing.compare import difference
 
 RECIPE = Recipe((0.5,), (0.25,), flip=False, pad=1)

@@ -18,19 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad
 
-from fedglean.aggregate import Partial, Reply
-from fedglean.augment import Recipe
-from fedglean.config import configure, make_method
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
-from fedglean.engines.batches import Setting
-from fedglean.engines.here import Deliver, Here, Kept
-from fedglean.engines.loop import Loop
+from fedglean.engine.batches import Setting
+from fedglean.engine.here import Deliver, Here, Kept
+from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
-from fedglean.evaluate import Evaluator
-from fedglean.experiment import Experiment
-from fedglean.folder import Progress
+from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.inputs.views import Recipe
 from fedglean.method import Batch, Declared, Me, Method, Sample, Upload
 from fedglean.methods import fedavgm, fednova, fedprox, scaffold, vrl_sgd
 from fedglean.methods.common import epochs_managed, supervised
@@ -41,7 +37,11 @@ from fedglean.methods.heterofl import HeteroFL
 from fedglean.methods.scaffold import Scaffold
 from fedglean.methods.vrl_sgd import VRLSGD
 from fedglean.models import Architecture, Model
-from fedglean.run import play_round, run
+from fedglean.runs.config import configure, make_method
+from fedglean.runs.evaluate import Evaluator
+from fedglean.runs.experiment import Experiment
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round, run
 from fedglean.testing import check_method
 from fedglean.testing.faults import DAMAGES, chain, drop, poison
 from fedglean.testing.trial import admitted

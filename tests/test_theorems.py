@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedglean.augment import view
-from fedglean.config import make_method
 from fedglean.data.sources import load
 from fedglean.errors import ConfigError
-from fedglean.experiment import prepare
+from fedglean.inputs.views import view
 from fedglean.randomness import generator
-from fedglean.reproduce import theorems
-from fedglean.reproduce.convergence_theorem import (
+from fedglean.runs.config import make_method
+from fedglean.runs.experiment import prepare
+from fedglean_papers.reproduce import theorems
+from fedglean_papers.reproduce.convergence_theorem import (
     BEND,
     IMAGES,
     METHODS,
@@ -33,9 +33,14 @@ from fedglean.reproduce.convergence_theorem import (
     slope,
     split_of,
 )
-from fedglean.reproduce.kernel_theorem import World, estimate, semi_supervised_risk, supervised_risk
-from fedglean.reproduce.study import Wish
-from fedglean.reproduce.theorems import THEOREMS, _shortened, rates
+from fedglean_papers.reproduce.kernel_theorem import (
+    World,
+    estimate,
+    semi_supervised_risk,
+    supervised_risk,
+)
+from fedglean_papers.reproduce.study import Wish
+from fedglean_papers.reproduce.theorems import THEOREMS, _shortened, rates
 
 WORLDS = [World(), World(0.5, 0.0), World(2.0, 1.0), World(alpha=2.0), World(q=0.5)]
 TRUE = pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_unlabelled_points_lower_the_risk_where_the_theorem_says_so() -> None:
 
 def test_fitted_rates_are_near_the_predicted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     worlds = {"easy": World(0.5, 0.0, cells=1 << 13), "hard": World(1.0, 1.0, cells=1 << 13)}
-    monkeypatch.setattr("fedglean.reproduce.theorems.WORLDS", worlds)
+    monkeypatch.setattr("fedglean_papers.reproduce.theorems.WORLDS", worlds)
     found = rates(4)
     for row, world in zip(found.values(), worlds.values(), strict=True):
         assert row["predicted"] == world.rate

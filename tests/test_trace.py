@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedglean import experiment, tree
-from fedglean.config import configure
-from fedglean.engines import trace
-from fedglean.engines.graph import fused
+from fedglean import tree
+from fedglean.engine import trace
+from fedglean.engine.graph import fused
 from fedglean.methods import METHODS
-from fedglean.run import run
+from fedglean.runs import experiment
+from fedglean.runs.config import configure
+from fedglean.runs.rounds import run
 
 SOME: dict[str, dict[str, Any]] = {
     "semifl": {"threshold": 0.0, "epochs": 1},

@@ -21,22 +21,22 @@ import pytest
 import torch
 
 from fedglean import tree
-from fedglean.config import Config, configure, fingerprint
-from fedglean.engines.here import Here, Kept, Served
-from fedglean.engines.loop import PartyError
-from fedglean.engines.on_gpus import GpuPool
-from fedglean.engines.pool import Pool, cores, packed
-from fedglean.engines.signature import signature_of
-from fedglean.engines.workers import Workers, check_workers
+from fedglean.engine.here import Here, Kept, Served
+from fedglean.engine.loop import PartyError
+from fedglean.engine.on_gpus import GpuPool
+from fedglean.engine.pool import Pool, cores, packed
+from fedglean.engine.signature import signature_of
+from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress, RunFolder
 from fedglean.method import Me, Predict, Stream, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
-from fedglean.plugins import activate
-from fedglean.run import Run, play, resume, run
-from fedglean.sgd import SGD
+from fedglean.names import activate
+from fedglean.optimiser import SGD
+from fedglean.runs.config import Config, configure, fingerprint
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress, RunFolder
+from fedglean.runs.rounds import Run, play, resume, run
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
 
@@ -269,9 +269,9 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
 
 SCRIPT = """
 import os, sys
-from fedglean.config import configure
-from fedglean.experiment import prepare
-from fedglean.run import Run, play
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import prepare
+from fedglean.runs.rounds import Run, play
 
 config = configure("semifl", clients=4, block=1, labels="hub:50", epochs=1, rounds=500,
                    executor="loop", device="cpu", placement="workers", workers=2)

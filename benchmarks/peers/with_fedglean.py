@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from worker import Turns
 
-from fedglean.config import configure
-from fedglean.engines.here import Kept
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.engine.here import Kept
 from fedglean.models import nets
 from fedglean.models.layers import Layers
-from fedglean.run import play_round
+from fedglean.runs.config import configure
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 
 ROUNDS = 10**6
 

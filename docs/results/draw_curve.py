@@ -8,9 +8,8 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from fedglean.reproduce.semifl_figures import FIGURE5, ROUNDS
+from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent
 SPLITS = {"iid": "clients alike (iid)", "k2": "two classes a client (K=2)"}

@@ -1,13 +1,13 @@
 """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
-from fedglean.api import resume, resume_seeds, run, run_seeds, train, train_seeds
-from fedglean.compare import Comparison, compare, resume_comparison
-from fedglean.config import Config, configure
 from fedglean.errors import FedgleanError
 from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
-from fedglean.predict import predict
-from fedglean.result import Result
-from fedglean.seeds import SeedsResult
+from fedglean.runs.api import resume, resume_seeds, run, run_seeds, train, train_seeds
+from fedglean.runs.compare import Comparison, compare, resume_comparison
+from fedglean.runs.config import Config, configure
+from fedglean.runs.predict import predict
+from fedglean.runs.result import Result
+from fedglean.runs.seeds import SeedsResult
 
 __all__ = [
     "Ask",

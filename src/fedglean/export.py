@@ -20,13 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedglean.checkpoint import write_whole
 from fedglean.errors import ConfigError, StorageError, unknown
-from fedglean.evaluate import Predictor, plain_logits
-from fedglean.folder import RunFolder
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
-from fedglean.plugins import activate
+from fedglean.names import activate
+from fedglean.runs.checkpoint import write_whole
+from fedglean.runs.evaluate import Predictor, plain_logits
+from fedglean.runs.folder import RunFolder
 
 #: How far probabilities may be from the original's: rounding of another runtime, and no more.
 TOLERANCE = 1e-4

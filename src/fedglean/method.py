@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedglean.data.images import Images
+from fedglean.inputs.images import Images
 from fedglean.models import Architecture, Model
+from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import fold_int, order
-from fedglean.sgd import SGD, standard_step
 from fedglean.tree import Record, Tree
 
 Loss = Callable[[Any, "Batch", Any], Any]

@@ -12,12 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedglean.cli.shared import Quiet, app, assignment, configuration, resumable
-from fedglean.compare import Comparison, carried_out, planned, resume_comparison, title
 from fedglean.errors import ConfigError, RoundError
-from fedglean.presets import PRESETS
 from fedglean.report.terminal import duration, rounds_shown, screen, size
-from fedglean.seeds import Spread
-from fedglean.verdict import taken_over
+from fedglean.runs.compare import Comparison, carried_out, planned, resume_comparison, title
+from fedglean.runs.seeds import Spread
+from fedglean.runs.verdict import taken_over
+from fedglean_papers.presets import PRESETS
 
 #: Options that make sense for one method only; the other options of `fedglean run` hold for all
 #: methods.

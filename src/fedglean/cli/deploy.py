@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from fedglean.cli.shared import Use, app, configured, say
-from fedglean.config import Config
-from fedglean.deploy.commands import (
+from fedglean.errors import ConfigError, DataError, StorageError, no_folder
+from fedglean.federation.commands import (
     HubOptions,
     admitted,
     is_federation,
@@ -15,9 +15,9 @@ from fedglean.deploy.commands import (
     run_hub,
     supernode_command,
 )
-from fedglean.deploy.processes import Address, need_flower
-from fedglean.errors import ConfigError, DataError, StorageError, no_folder
-from fedglean.plugins import activate
+from fedglean.federation.processes import Address, need_flower
+from fedglean.names import activate
+from fedglean.runs.config import Config
 
 deploy = typer.Typer(
     no_args_is_help=True,
@@ -137,7 +137,7 @@ def _need_images(folder: Path) -> None:
 
 
 def _check_device(name: str) -> None:
-    from fedglean.engines.device import chosen_device
+    from fedglean.engine.device import chosen_device
 
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device '{name}'; choose auto, cpu or cuda")
@@ -153,7 +153,7 @@ def deploy_keys(
 ) -> None:
     """Make a branch's pair of keys, or with --hub the hub's certificate and its authority."""
     need_flower()
-    from fedglean.deploy.keys import make_branch_key, make_hub_keys
+    from fedglean.federation.keys import make_branch_key, make_hub_keys
 
     if hub:
         print(

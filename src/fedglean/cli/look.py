@@ -11,17 +11,17 @@ import typer
 from rich.table import Table
 
 from fedglean.cli.shared import Use, app, configured
-from fedglean.config import Config, to_toml
 from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
-from fedglean.experiment import dataset_of, divide_up
 from fedglean.methods import METHODS
 from fedglean.models import NORMS
-from fedglean.plugins import TABLES, activate, brought_by
-from fedglean.predict import predict as judge
-from fedglean.presets import PRESETS
+from fedglean.names import TABLES, activate, brought_by
 from fedglean.report.bubbles import bubble_chart, check_drawable, split_table
 from fedglean.report.terminal import names_table, percent, screen
+from fedglean.runs.config import Config, to_toml
+from fedglean.runs.experiment import dataset_of, divide_up
+from fedglean.runs.predict import predict as judge
+from fedglean_papers.presets import PRESETS
 
 
 @app.command("config")

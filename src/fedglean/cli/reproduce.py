@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended
-from fedglean.config import FLAT, INDIFFERENT
 from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table, screen
-from fedglean.reproduce import STUDIES
-from fedglean.reproduce.study import Study, Wish
-from fedglean.reproduce.tables import as_markdown
+from fedglean.runs.config import FLAT, INDIFFERENT
+from fedglean_papers.reproduce import STUDIES
+from fedglean_papers.reproduce.study import Study, Wish
+from fedglean_papers.reproduce.tables import as_markdown
 
 
 @app.command()

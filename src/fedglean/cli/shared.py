@@ -17,9 +17,9 @@ import typer
 from click import NoSuchOption
 from typer.core import TyperGroup
 
-from fedglean.config import Config, configure, settings_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.methods import METHODS
+from fedglean.runs.config import Config, configure, settings_of
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130

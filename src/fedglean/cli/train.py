@@ -8,17 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedglean.api import resume as go_on
-from fedglean.api import resume_seeds as go_on_seeds
-from fedglean.api import train, train_seeds
-from fedglean.checkpoint import make_folder, write_whole
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.shared import Quiet, app, configured, free, resumable, say
-from fedglean.compare import is_comparison
-from fedglean.config import Config, configure
-from fedglean.deploy.commands import is_federation, resume_hub
 from fedglean.errors import StorageError
-from fedglean.folder import RunFolder, check_no_group
+from fedglean.federation.commands import is_federation, resume_hub
 from fedglean.report.picture import curves
 from fedglean.report.terminal import (
     comparison,
@@ -29,9 +22,16 @@ from fedglean.report.terminal import (
     screen,
     seeds_table,
 )
-from fedglean.result import Result
-from fedglean.seeds import SeedsResult, is_group, members
-from fedglean.verdict import heard
+from fedglean.runs.api import resume as go_on
+from fedglean.runs.api import resume_seeds as go_on_seeds
+from fedglean.runs.api import train, train_seeds
+from fedglean.runs.checkpoint import make_folder, write_whole
+from fedglean.runs.compare import is_comparison
+from fedglean.runs.config import Config, configure
+from fedglean.runs.folder import RunFolder, check_no_group
+from fedglean.runs.result import Result
+from fedglean.runs.seeds import SeedsResult, is_group, members
+from fedglean.runs.verdict import heard
 
 DEMO: dict[str, dict[str, Any]] = {
     "labels only": {"method": "hub-only", "labels": "hub:20"},

@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedglean.data.images import Images
 from fedglean.data.partition import Split
 from fedglean.data.sources import Dataset
+from fedglean.inputs.images import Images
 from fedglean.method import Declared, Me
 from fedglean.tree import Tree
 

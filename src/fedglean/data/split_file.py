@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedglean.checkpoint import make_folder, write_whole
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.errors import UNREADABLE, DataError, StorageError
+from fedglean.runs.checkpoint import make_folder, write_whole
 
 FORMAT = "fedglean split 1"
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedglean.data.images import Images
+from fedglean.inputs.images import Images
 from fedglean.losses import moving_average, one_hot
 from fedglean.method import (
     Ask,
@@ -40,7 +40,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 

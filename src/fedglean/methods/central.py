@@ -38,7 +38,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
-from fedglean.sgd import SGD, standard_step
+from fedglean.optimiser import SGD, standard_step
 from fedglean.tree import Record, Tree
 
 

@@ -36,7 +36,7 @@ from fedglean.methods.common import (
     with_statistics,
 )
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine
+from fedglean.optimiser import SGD, cosine
 from fedglean.tree import Record, Tree
 
 

@@ -16,7 +16,7 @@ from fedglean.losses import mixmatch_losses
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 

@@ -21,7 +21,7 @@ from fedglean.losses import consistency, moving_average, ramp
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.sgd import SGD, standard_step
+from fedglean.optimiser import SGD, standard_step
 from fedglean.tree import Record, Tree
 
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.data.images import Images, Predictions
 from fedglean.errors import ConfigError
+from fedglean.inputs.images import Images, Predictions
 from fedglean.losses import cross_entropy, sharpen, uniformity
 from fedglean.method import (
     Ask,
@@ -42,7 +42,7 @@ from fedglean.method import (
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
 from fedglean.models.norm import lowest
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 VIEWS = {"none": "plain", "shift": "shift", "noise": "noise", "dropout": "plain"}

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.data.images import Images
 from fedglean.errors import ConfigError
+from fedglean.inputs.images import Images
 from fedglean.losses import lanes, masked_cross_entropy, one_hot, squared_distance
 from fedglean.method import (
     Ask,
@@ -43,8 +43,8 @@ from fedglean.method import (
 )
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
+from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import key, uniform
-from fedglean.sgd import SGD, standard_step
 from fedglean.tree import Record, Tree
 
 TAUGHT_BY = {"sigma": "labelled", "psi": "unlabelled"}

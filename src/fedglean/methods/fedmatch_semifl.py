@@ -39,7 +39,7 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
-from fedglean.sgd import SGD, clipped, cosine, standard_step
+from fedglean.optimiser import SGD, clipped, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 

@@ -42,7 +42,7 @@ from fedglean.methods.common import (
     with_statistics,
 )
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.optimiser import SGD, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 

@@ -18,7 +18,7 @@ from fedglean.losses import squared_distance
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, epochs_managed, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine
+from fedglean.optimiser import SGD, cosine
 from fedglean.tree import Record, Tree
 
 

@@ -38,7 +38,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record
 
 

@@ -41,7 +41,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine
+from fedglean.optimiser import SGD, cosine
 from fedglean.tree import Record, Tree
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedglean.data.images import Images
 from fedglean.errors import ConfigError
+from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy, distillation, squared_distance
 from fedglean.method import (
     Ask,
@@ -41,7 +41,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 DUALS = ("supervised", "unsupervised")

@@ -40,8 +40,8 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_clients, with_statistics
 from fedglean.models import Model
+from fedglean.optimiser import SGD
 from fedglean.randomness import fold_int
-from fedglean.sgd import SGD
 from fedglean.tree import Record, Tree
 
 

@@ -55,8 +55,8 @@ from fedglean.methods.proxies import (
     with_projections,
 )
 from fedglean.models import Model
+from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import fold_int, order
-from fedglean.sgd import SGD, standard_step
 from fedglean.tree import Record, Tree
 
 LARGEST = 4096

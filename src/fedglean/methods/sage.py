@@ -26,7 +26,7 @@ from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, one_ho
 from fedglean.method import Batch, Declared, Hub, Me, Method, Talk, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, pooled
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 

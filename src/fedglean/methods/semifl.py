@@ -32,7 +32,7 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedrgd import group, mean_with
 from fedglean.models import Model
-from fedglean.sgd import SGD, cosine, standard_step
+from fedglean.optimiser import SGD, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 

@@ -20,7 +20,7 @@ from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train,
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.methods.scaffold import corrected
 from fedglean.models import Model
-from fedglean.sgd import SGD
+from fedglean.optimiser import SGD
 from fedglean.tree import Record
 
 

@@ -21,9 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from fedglean.checkpoint import make_folder
 from fedglean.data.partition import Split
 from fedglean.errors import ConfigError
+from fedglean.runs.checkpoint import make_folder
 
 Counts = NDArray[np.int64]
 

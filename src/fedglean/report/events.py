@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedglean.checkpoint import make_folder
 from fedglean.errors import ConfigError
 from fedglean.report.gather import gather
+from fedglean.runs.checkpoint import make_folder
 
 
 def write_events(folders: Sequence[Path], out: Path) -> Path:

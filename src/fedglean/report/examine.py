@@ -17,12 +17,12 @@ from fedglean import tree
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import UNKNOWN
 from fedglean.data.split_file import fitted, of_this, split_digest
-from fedglean.deploy.folders import hub_images
 from fedglean.errors import DataError, FedgleanError
-from fedglean.evaluate import plain_logits
-from fedglean.experiment import dataset_of, divide_up
+from fedglean.federation.folders import hub_images
 from fedglean.report.bubbles import holder_names, holdings
 from fedglean.report.gather import Told
+from fedglean.runs.evaluate import plain_logits
+from fedglean.runs.experiment import dataset_of, divide_up
 
 EXAMPLES = 24
 HOLDERS = 201

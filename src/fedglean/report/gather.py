@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedglean.config import Config, resolve
 from fedglean.data.partition import Split
-from fedglean.deploy.commands import HubOptions, is_federation
 from fedglean.errors import UNREADABLE, StorageError, no_folder
-from fedglean.folder import RunFolder
-from fedglean.seeds import is_group, members
+from fedglean.federation.commands import HubOptions, is_federation
+from fedglean.runs.config import Config, resolve
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.seeds import is_group, members
 
 
 @dataclass(frozen=True)

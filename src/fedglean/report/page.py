@@ -14,14 +14,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedglean.checkpoint import write_whole
-from fedglean.config import to_toml
 from fedglean.methods import METHODS
-from fedglean.plugins import activate
+from fedglean.names import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told, survey
 from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
-from fedglean.verdict import at_one_place
+from fedglean.runs.checkpoint import write_whole
+from fedglean.runs.config import to_toml
+from fedglean.runs.verdict import at_one_place
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 

@@ -7,11 +7,11 @@ from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
-from fedglean.config import Config
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told
 from fedglean.report.terminal import percent
-from fedglean.verdict import (
+from fedglean.runs.config import Config
+from fedglean.runs.verdict import (
     LABELS_ALONE,
     Difference,
     Help,

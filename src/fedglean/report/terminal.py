@@ -17,8 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedglean.config import Config
-from fedglean.run import OnRound, OnRounds
+from fedglean.runs.config import Config
+from fedglean.runs.rounds import OnRound, OnRounds
 
 Line = Mapping[str, Any]
 #: Where nobody watches: lines per run, and the silence in seconds that is broken by one more.

@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.admit import Envelope
-from fedglean.data.images import Images
-from fedglean.engines.signature import known
-from fedglean.engines.stack import Stack
-from fedglean.engines.workers import Workers
-from fedglean.evaluate import Predictor, logits
-from fedglean.experiment import Experiment
-from fedglean.folder import Progress
+from fedglean.engine.signature import known
+from fedglean.engine.stack import Stack
+from fedglean.engine.workers import Workers
+from fedglean.exchange.gate import Envelope
+from fedglean.inputs.images import Images
 from fedglean.method import Method, Mixture, Train
+from fedglean.runs.evaluate import Predictor, logits
+from fedglean.runs.experiment import Experiment
+from fedglean.runs.folder import Progress
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import drop, not_a_number, poison
 from fedglean.testing.generators import untouched_generators

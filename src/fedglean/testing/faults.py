@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.admit import Envelope
-from fedglean.engines.here import Deliver
+from fedglean.engine.here import Deliver
+from fedglean.exchange.gate import Envelope
 from fedglean.method import Upload
 from fedglean.tree import Tree
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from fedglean.deploy.branch import Branch
-from fedglean.deploy.flower import Flower
-from fedglean.deploy.local import LocalGrid
-from fedglean.deploy.post import Patience, Post
-from fedglean.deploy.states import States
-from fedglean.deploy.wire import Plan
-from fedglean.engines.here import Here
-from fedglean.experiment import Experiment
+from fedglean.engine.here import Here
+from fedglean.federation.branch import Branch
+from fedglean.federation.flower import Flower
+from fedglean.federation.local import LocalGrid
+from fedglean.federation.post import Patience, Post
+from fedglean.federation.states import States
+from fedglean.federation.wire import Plan
 from fedglean.method import Method
+from fedglean.runs.experiment import Experiment
 from fedglean.testing.trial import Outcome
 
 RUN = "0123456789abcdef"

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedglean import tree
-from fedglean.engines.batches import Setting, batches
-from fedglean.engines.loop import Conversation, Loop, Party
+from fedglean.engine.batches import Setting, batches
+from fedglean.engine.loop import Conversation, Loop, Party
 from fedglean.method import Batch, Train, Trained
 from fedglean.randomness import fold_int
 from fedglean.tree import Tree

@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedglean.admit import Admitted, Envelope, Form
-from fedglean.aggregate import Reply
-from fedglean.checkpoint import pack, unpack
-from fedglean.config import configure
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engines.here import Exchange, Here, Kept
-from fedglean.engines.loop import Loop, PartyError
+from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.engine.loop import Loop, PartyError
 from fedglean.errors import FedgleanError
-from fedglean.evaluate import Evaluator
-from fedglean.experiment import Experiment, prepare
-from fedglean.folder import Progress
+from fedglean.exchange.aggregate import Reply
+from fedglean.exchange.gate import Admitted, Envelope, Form
 from fedglean.method import Method, Upload
 from fedglean.randomness import fold_int, order
-from fedglean.run import play_round
+from fedglean.runs.checkpoint import pack, unpack
+from fedglean.runs.config import configure
+from fedglean.runs.evaluate import Evaluator
+from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.folder import Progress
+from fedglean.runs.rounds import play_round
 from fedglean.testing.compare import difference
 from fedglean.tree import Record, Tree, row
 

@@ -1,0 +1,204 @@
+"""From `Train` requests to their batches: which image at which step, in which view.
+
+Every index and every augmentation is a function of the request's key and of (stream, epoch,
+position, view), so any executor may cut the work as it likes. Views are made for many steps and
+lanes at once: on small batches that is most of the speed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from fedglean import tree
+from fedglean.inputs.images import Images
+from fedglean.inputs.views import Recipe, view
+from fedglean.method import Batch, Sample, Train
+from fedglean.randomness import bits, fold, fold_int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are
+    for CUDA only.
+    """
+
+    recipe: Recipe
+    dtype: torch.dtype = torch.float32
+    images_at_once: int = 4096
+    compile: bool = False
+    half: bool = False
+    # Steps until one is written down: for a small one, that takes as long as so many gain by it.
+    often: int = 50
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A training request with the key of its draws; an idle one only fills a place."""
+
+    train: Train
+    key: int
+    idle: bool = False
+
+    @property
+    def length(self) -> int:
+        return 0 if self.idle else self.train.length
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.train.streams.values())).images.index.device
+
+    @property
+    def images_a_step(self) -> int:
+        return sum(stream.batch * len(stream.views) for stream in self.train.streams.values())
+
+
+def batches(train: Train, key: int, setting: Setting) -> Iterator[Batch]:
+    """One request's batches, step by step."""
+    lane = Lane(train, key)
+    deck = Deck([lane], setting)
+    stride = max(1, setting.images_at_once // lane.images_a_step)
+    for begin in range(0, train.length, stride):
+        steps = range(begin, min(begin + stride, train.length))
+        chunk = deck.deal(steps)
+        for place in range(len(steps)):
+            yield at(chunk, place, 0)
+
+
+def at(chunk: Batch, *place: int) -> Batch:
+    """The batch of one step, or of one step and lane, out of those that a deck dealt at once."""
+    batch: Batch = tree.map(lambda leaf: leaf[place], chunk)
+    return batch
+
+
+class Deck:
+    """Deals the batches of several lanes whose streams agree in name, views, batch size, draw and
+    store.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
+        self.device = lanes[0].device
+        self.last = self._each([max(0, lane.length - 1) for lane in lanes])
+        self.keys = self._each([fold_int(lane.key, "step") for lane in lanes])
+        self.rates = self._each([lane.train.learning_rate for lane in lanes], torch.float64)
+        self.piles = {name: Pile(name, lanes, setting) for name in lanes[0].train.streams}
+
+    def _each(self, values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
+
+    def deal(self, steps: range, width: int | None = None) -> Batch:
+        """The batches of several steps (first axis) and the first lanes (second); a lane that is
+        done repeats its last.
+
+        Epochs are those of the first stream.
+        """
+        last = self.last[:width]
+        number = torch.arange(steps.start, steps.stop, device=self.device)[:, None].minimum(last)
+        streams = {name: pile.deal(number, steps) for name, pile in self.piles.items()}
+        epoch = number // next(iter(self.piles.values())).length[: len(last)]
+        rates = self.rates[:width].expand(len(steps), len(last))
+        return Batch(streams, number, epoch, rates, _tensor(fold(self.keys[:width], number)))
+
+
+class Pile:
+    """One stream of all lanes: where each lane's images and labels begin in one long row, and what
+    is drawn by.
+
+    Lists with a number per lane (`counts`, `lengths`, `lasts`) are for planning; tensors (`count`,
+    `length`, `start`, keys) are for computing, so that nothing waits for the device.
+    """
+
+    def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:
+        streams = [lane.train.streams[name] for lane in lanes]
+        self.stream, self.setting = streams[0], setting
+        if self.stream.draw not in ("shuffled", "with-replacement"):
+            raise ValueError(
+                f"a stream is drawn 'shuffled' or 'with-replacement', not '{self.stream.draw}'"
+            )
+        self.index, self.label = _joined([stream.images for stream in streams])
+        self.counts = [len(stream.images) for stream in streams]
+        self.lasts = [max(0, lane.length - 1) for lane in lanes]
+        self.lengths = [stream.epoch for stream in streams]
+        starts = [0, *accumulate(self.counts)][:-1]
+        own = [fold_int(lane.key, name) for lane in lanes]
+        draws = [
+            fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order")
+            for key in own
+        ]
+        views = [
+            [fold_int(key, "view", which) for key in own] for which in range(len(self.stream.views))
+        ]
+        table = torch.tensor([self.counts, self.lengths, starts, draws, *views]).to(
+            self.index.device, non_blocking=True
+        )
+        self.count, self.length, self.start, self.draw_key, *self.view_keys = table.unbind()
+
+    def deal(self, number: Tensor, steps: range) -> Sample:
+        """The samples of steps x lanes; `number` is the step that each of them takes."""
+        width = number.shape[1]
+        epoch = number // self.length[:width]
+        place = (number - epoch * self.length[:width]) * self.stream.batch
+        position = place[..., None] + torch.arange(self.stream.batch, device=number.device)
+        index = self._drawn(epoch[..., None], position, steps)
+        in_row = index + self.start[:width, None]
+        pixels = self.stream.images.store[self.index[in_row]].flatten(0, 2)
+        views = [
+            self._view(kind, key[:width, None], epoch[..., None], position, pixels)
+            for kind, key in zip(self.stream.views, self.view_keys, strict=True)
+        ]
+        return (
+            Sample(tuple(views), index)
+            if self.label is None
+            else Sample(tuple(views), index, self.label[in_row])
+        )
+
+    def _view(
+        self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor
+    ) -> Tensor:
+        # A plain view draws nothing: any integers do for its keys.
+        keys = position if kind == "plain" else _tensor(fold(key, epoch, position))
+        made = view(kind, pixels, keys.flatten(), self.setting.recipe, self.setting.dtype)
+        return made.reshape(*position.shape, *made.shape[1:])
+
+    def _drawn(self, epoch: Tensor, position: Tensor, steps: range) -> Tensor:
+        """Which of its images each lane takes: steps x lanes x batch.
+
+        Orders are made of the epochs that these steps lie in, from each lane's first one on.
+        """
+        width = position.shape[1]
+        count = self.count[:width, None]
+        if self.stream.draw == "with-replacement":
+            return torch.remainder(bits(fold(self.draw_key[:width, None], epoch, position)), count)
+        lanes = list(zip(self.lasts, self.lengths, strict=True))[:width]
+        first = [min(steps.start, last) // length for last, length in lanes]
+        end = [min(steps.stop - 1, last) // length for last, length in lanes]
+        begin = torch.tensor(first).to(count.device, non_blocking=True)[:, None]
+        most = max(b - a for a, b in zip(first, end, strict=True)) + 1
+        epochs = begin + torch.arange(most, device=count.device)
+        orders = self._orders(_tensor(fold(self.draw_key[:width, None], epochs)), count)
+        lane = torch.arange(width, device=count.device)[:, None]
+        return orders[lane, epoch - begin, position % count]
+
+    def _orders(self, keys: Tensor, count: Tensor) -> Tensor:
+        """`order` for lanes x epochs; in a shorter lane, places that are no image come last."""
+        width, longest = len(keys), max(self.counts[: len(keys)])
+        numbers = bits(keys, (longest,))
+        if min(self.counts[:width]) < longest:
+            outside = torch.arange(longest, device=keys.device) >= count
+            numbers = numbers.masked_fill(outside[:, None], torch.iinfo(torch.int64).max)
+        return torch.argsort(numbers, dim=-1, stable=True)
+
+
+def _joined(images: Sequence[Images]) -> tuple[Tensor, Tensor | None]:
+    """All images of one store in one row, and their labels where they have some."""
+    if len(images) == 1:
+        return images[0].index, images[0].label
+    labels = [each.label for each in images if each.label is not None]
+    return torch.cat([each.index for each in images]), torch.cat(labels) if labels else None
+
+
+def _tensor(key: int | Tensor) -> Tensor:
+    assert isinstance(key, Tensor)
+    return key

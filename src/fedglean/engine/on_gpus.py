@@ -1,0 +1,59 @@
+"""The workers of the placement `workers` on CUDA: one process per GPU.
+
+CUDA does not survive a fork, so these processes start anew. The images are sent to each of them
+once, through shared memory, and stay on its GPU from then on; everything else is as with forked
+workers.
+"""
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+from torch import Tensor
+
+from fedglean.engine.pool import Pool, Process, live, packed, unpacked
+from fedglean.engine.servant import Servant, with_images, without_images
+
+
+class GpuPool(Pool):
+    """`first` is what a process must do before it can read what it is sent, and compute as its
+    parent does.
+    """
+
+    def __init__(self, first: Callable[[], object]) -> None:
+        super().__init__()
+        self.first = first
+
+    def started(self, wanted: int, most: int, servant: Servant) -> list[Process]:
+        gpus = torch.cuda.device_count()
+        missing = range(len(self.workers), min(wanted or gpus or 1, most))
+        if missing:
+            pixels, place = (
+                servant.place.federation.hub.store.cpu(),
+                bytes(packed(without_images(servant.place))),
+            )
+            self.workers += [
+                _spawned(self.first, number % gpus if gpus else None, pixels, place)
+                for number in missing
+            ]
+        return self.workers
+
+
+def _spawned(first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes) -> Process:
+    ours, theirs = multiprocessing.Pipe()
+    begin = (theirs, first, gpu, pixels, place)
+    process = multiprocessing.get_context("spawn").Process(target=_begun, args=begin, daemon=True)
+    process.start()
+    theirs.close()
+    return Process(process, ours)
+
+
+def _begun(
+    line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes
+) -> None:
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+    first()
+    store = pixels if gpu is None else pixels.cuda()
+    live(line, Servant(with_images(unpacked(place), store)))

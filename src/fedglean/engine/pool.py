@@ -1,0 +1,219 @@
+"""Workers that serve blocks: what any kind of them must do, and forked processes at the end of a
+pipe.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess, SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedglean.engine.servant import Servant
+
+
+class Gone(Exception):
+    """A worker that will not answer any more: which one it was, and how it ended."""
+
+
+class Worker(Protocol):
+    """A party to which packed things are sent, and which answers the last of them."""
+
+    def send(self, content: Any) -> None: ...
+
+    def receive(self) -> Any: ...
+
+
+class Crew(Protocol):
+    """The workers of one run, if they have been started."""
+
+    def started(self, wanted: int, most: int, servant: Servant) -> Sequence[Worker]:
+        """As many as are wanted (0 means one per core), but at most `most`; each is a copy of the
+        servant.
+        """
+
+    def packed(self, value: Any) -> Any:
+        """What a worker can be sent."""
+
+    def packed_for_all(self, value: Any) -> Any:
+        """What every worker can be sent."""
+
+    def answered(self, busy: Sequence[Any]) -> Sequence[Any]:
+        """Those that have answered or are gone; waits for the first."""
+
+    def stop(self) -> None: ...
+
+
+def cores() -> int:
+    """The number of cores that this process may use, if the system says so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Plain(ForkingPickler):
+    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with
+    it.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        return as_bytes(value) if isinstance(value, Tensor) else NotImplemented
+
+
+def as_bytes(value: Tensor) -> Any:
+    """How a tensor is pickled. Torch would send each one as a shared file, and a long run would run
+    out of files.
+    """
+    # What has no more than one element is contiguous with any stride, but a view as bytes wants a
+    # stride of one.
+    flat = value.detach().cpu().contiguous().as_strided((value.numel(),), (1,))
+    return _tensor, (
+        flat.view(torch.uint8).numpy(),
+        value.dtype,
+        tuple(value.shape),
+        value.device.type,
+    )
+
+
+def _tensor(
+    content: "np.ndarray[Any, Any]", dtype: torch.dtype, shape: tuple[int, ...], device: str
+) -> Tensor:
+    """One of a GPU is put on the GPU of the process that reads it, whichever that is."""
+    # Cloned into memory that torch aligned: how a product is summed up may depend on the alignment.
+    return torch.from_numpy(content).view(dtype).reshape(shape).clone().to(device)
+
+
+def packed(value: Any) -> memoryview:
+    """What `Connection.send_bytes` sends and `Connection.recv` reads."""
+    content: memoryview = _Plain.dumps(value)
+    return content
+
+
+def unpacked(content: bytes) -> Any:
+    return _Plain.loads(content)
+
+
+@dataclass(frozen=True, eq=False)
+class Process:
+    """A process and the parent's end of the pipe to it."""
+
+    process: ForkProcess | SpawnProcess
+    line: Connection
+
+    def send(self, content: memoryview) -> None:
+        with self._there():
+            self.line.send_bytes(content)
+
+    def receive(self) -> Any:
+        with self._there():
+            return self.line.recv()
+
+    @contextmanager
+    def _there(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            self.process.join(timeout=5)
+            code = self.process.exitcode
+            how = (
+                f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            )
+            raise Gone(f"a worker (process {self.process.pid}) died {how}") from error
+
+
+class Pool:
+    """The processes of one run, if they have been started."""
+
+    def __init__(self) -> None:
+        self.workers: list[Process] = []
+        self.owner = os.getpid()
+        weakref.finalize(self, _end, self.workers, self.owner)
+
+    def started(self, wanted: int, most: int, servant: Servant) -> list[Process]:
+        while len(self.workers) < min(wanted or cores(), most):
+            self.workers.append(_forked(servant, [worker.line for worker in self.workers]))
+        return self.workers
+
+    def packed(self, value: Any) -> memoryview:
+        return packed(value)
+
+    def packed_for_all(self, value: Any) -> memoryview:
+        return packed(value)
+
+    def answered(self, busy: Sequence[Process]) -> list[Process]:
+        ready = wait(
+            [worker.line for worker in busy]
+        )  # the line of a process that died is ready too
+        return [worker for worker in busy if worker.line in ready]
+
+    def stop(self) -> None:
+        _end(self.workers, self.owner)
+
+
+def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
+    ours, theirs = multiprocessing.Pipe()
+
+    def begin() -> None:
+        for line in (
+            ours,
+            *others,
+        ):  # else a worker would keep its siblings from seeing that the parent is gone
+            line.close()
+        live(theirs, servant)
+
+    process = multiprocessing.get_context("fork").Process(target=begin, daemon=True)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of locks that another thread, such as a progress bar's, may hold for
+        # ever in the child. A worker takes none of them: it prints nothing, computes with one
+        # thread and leaves by os._exit.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        process.start()
+    theirs.close()
+    return Process(process, ours)
+
+
+def live(line: Connection, servant: Servant) -> NoReturn:
+    """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the
+    parent's.
+    """
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the parent ends the workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    torch.set_num_threads(1)
+    try:
+        while True:
+            outcome = servant.hear(line.recv())
+            if outcome is not None:
+                line.send_bytes(packed(outcome))
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _end(workers: list[Process], owner: int) -> None:
+    """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends
+    nobody.
+    """
+    if os.getpid() != owner:
+        return
+    for worker in workers:
+        worker.process.kill()
+    while workers:
+        worker = workers.pop()
+        worker.process.join()
+        worker.process.close()
+        worker.line.close()

@@ -1,0 +1,218 @@
+"""From a configuration to all that a run needs: data handed out, models to start from, an engine
+that serves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from fedglean.inputs.views import Recipe
+from fedglean.runs.config import Config, DataConfig, EngineConfig, make_method
+from fedglean.data.cache import cache_folder
+from fedglean.data.dataset import Dataset
+from fedglean.data.federation import Federation, divide
+from fedglean.data.labels import make_split
+from fedglean.data.partition import Split
+from fedglean.data.sources import load
+from fedglean.data.split_file import fitted, load_split
+from fedglean.engine.auto import faster
+from fedglean.engine.batches import Setting
+from fedglean.engine.device import chosen_device, settle
+from fedglean.engine.here import Here
+from fedglean.engine.loop import Loop
+from fedglean.engine.on_gpus import GpuPool
+from fedglean.engine.pool import Crew, Pool
+from fedglean.engine.stack import Stack
+from fedglean.engine.workers import Workers, check_workers
+from fedglean.errors import ConfigError
+from fedglean.runs.evaluate import Evaluator
+from fedglean.method import Hub, Method
+from fedglean.models import Architecture, Model
+from fedglean.names import activate
+from fedglean.randomness import fold_int
+from fedglean.tree import Record
+
+EXECUTORS = {"loop": Loop, "stack": Stack}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, ready to start."""
+
+    config: Config
+    method: Method
+    dataset: Dataset
+    split: Split
+    federation: Federation
+    evaluator: Evaluator
+    placement: Here
+
+    def start(self) -> Record:
+        """The hub's state before the first round."""
+        return self.method.start(partial(_new_model, self.config, self.dataset))
+
+    def hub(self, round: int) -> Hub:
+        """What the hub sees in a round."""
+        federation = self.federation
+        return Hub(
+            round, self.config.rounds, federation.hub, federation.declared, self.key("hub", round)
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.federation.hub.index.device
+
+    def key(self, *names: int | str) -> int:
+        return fold_int(self.config.seed, *names)
+
+
+def prepare(config: Config, split: Split | None = None) -> Experiment:
+    """Load, divide and check everything; whatever is wrong with the input is reported here, before
+    any work.
+    """
+    return prepare_seeds(config, [config.seed], None if split is None else [split])[0]
+
+
+def prepare_seeds(
+    config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None
+) -> list[Experiment]:
+    """One experiment per seed. They share the data set, the method and the executor, so that they
+    can share a stack.
+    """
+    device = chosen_device(config.engine.device)
+    _check_placement(config.engine, device)
+    settle(device, config.engine.threads, config.engine.deterministic)
+    method = make_method(config)
+    dataset = dataset_of(config.data)
+    configs = [replace(config, seed=seed) for seed in seeds]
+    splits = [
+        fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]
+    ]
+    dataset = replace(
+        dataset,
+        train_images=dataset.train_images.to(device),
+        test_images=dataset.test_images.to(device),
+    )
+    divided = [divide(dataset, split, device) for split in splits]
+    for federation, _ in divided:
+        method.check(federation.declared, len(federation.hub))
+    setting = _setting(config, dataset, device)
+    chosen = _executor(config, dataset, divided[0][0], setting)
+    executor = EXECUTORS[chosen](setting)
+    experiments = []
+    for each, split, (federation, truth) in zip(configs, splits, divided, strict=True):
+        settled = replace(each, engine=replace(each.engine, executor=chosen))
+        evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
+        placement = _placement(settled, federation, executor, evaluator)
+        experiments.append(
+            Experiment(settled, method, dataset, split, federation, evaluator, placement)
+        )
+    return experiments
+
+
+def dataset_of(data: DataConfig) -> Dataset:
+    """What a configuration's data section says."""
+    return load(data.name, _path(data.root), data.allow_partial, images=data.images)
+
+
+def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
+    recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
+    at_once = 4096 if device.type == "cpu" else 32768
+    cuda = (
+        {"compile": config.engine.compile, "half": config.engine.half}
+        if device.type == "cuda"
+        else {}
+    )
+    return Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
+
+
+def _executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> str:
+    """The executor's name; `auto` replaced by what it stands for here."""
+    if config.engine.executor != "auto":
+        return config.engine.executor
+    pools = [
+        mine if len(mine) else its
+        for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)
+    ]
+    pilots = [pool for pool in pools if len(pool)][: min(8, config.engine.block)]
+    return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
+
+
+def _check_placement(engine: EngineConfig, device: torch.device) -> None:
+    if engine.placement != "here":
+        check_workers(device, engine.threads, engine.placement)
+    if engine.placement == "ray" and find_spec("ray") is None:
+        raise ConfigError(
+            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use "
+            "placement 'workers'"
+        )
+
+
+def _placement(
+    config: Config, federation: Federation, executor: Loop, evaluator: Evaluator
+) -> Here:
+    engine, gate = config.engine, config.gate
+    common = (federation, executor, engine.block, gate.quorum, gate.stretch, evaluator.watch)
+    if engine.placement == "here":
+        return Here(*common)
+    return Workers(*common, workers=engine.workers, crew=_crew(config))
+
+
+def _crew(config: Config) -> Callable[[], Crew]:
+    engine = config.engine
+    if engine.placement == "ray":
+        from fedglean.engine.on_ray import RayCrew
+
+        return partial(RayCrew, partial(activate, config.use))
+    return (
+        Pool
+        if chosen_device(engine.device).type == "cpu"
+        else partial(GpuPool, partial(_begun_afresh, config))
+    )
+
+
+def _begun_afresh(config: Config) -> None:
+    """What a process must do that did not begin as a copy of this one."""
+    activate(config.use)
+    settle(chosen_device(config.engine.device), config.engine.threads, config.engine.deterministic)
+
+
+def divide_up(config: Config, dataset: Dataset) -> Split:
+    """Who holds what: as the user's folders say, as a file says, or drawn from the seed."""
+    if config.split.file:
+        return load_split(Path(config.split.file))
+    if dataset.given is not None:
+        return dataset.given
+    split = config.split
+    return make_split(
+        dataset.train_labels,
+        len(dataset.classes),
+        split.clients,
+        split.partition,
+        split.labels,
+        config.seed,
+    )
+
+
+def _new_model(config: Config, dataset: Dataset, name: str = "model", width: float = 1.0) -> Model:
+    channels, height, columns = dataset.train_images.shape[1:]
+    architecture = Architecture(
+        config.model.name,
+        (channels, height, columns),
+        len(dataset.classes),
+        width,
+        config.model.norm,
+        config.model.dropout,
+    )
+    key = fold_int(config.seed, "initial", name)
+    return architecture.initial(
+        key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device)
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

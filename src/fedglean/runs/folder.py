@@ -1,0 +1,293 @@
+"""The run folder as a whole: configuration, split, metrics, checkpoint, final model."""
+
+import json
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedglean import tree
+from fedglean.runs.checkpoint import Checkpoints, digest, lock, make_folder, pack, unpack, write_whole
+from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
+from fedglean.data.partition import Split
+from fedglean.data.split_file import load_split, save_split
+from fedglean.engine.here import Kept
+from fedglean.errors import ConfigError, StorageError, no_folder
+from fedglean.runs.evaluate import Predictor
+from fedglean.method import Mixture
+from fedglean.names import brought_by
+from fedglean.tree import Record
+
+if TYPE_CHECKING:
+    from fedglean.runs.experiment import Experiment
+
+#: What a folder of several runs has in it, what it holds, and where they are.
+SEVERAL = {
+    "seeds.json": ("the runs of several seeds", "seed-*"),
+    "compare.json": ("a comparison", "*/seed-*"),
+}
+
+
+@dataclass
+class Progress:
+    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so
+    far.
+
+    `writing` is the seconds that it took to make the last round safe.
+    """
+
+    done: int
+    state: Record
+    kept: Kept
+    history: list[dict[str, Any]]
+    writing: float = 0.0
+
+
+class RunFolder:
+    """One run on disk; see `checkpoint` for what makes it whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoint")
+        self._lock: weakref.finalize[..., Any] | None = None
+        for name, (what, below) in SEVERAL.items():
+            if (path / name).is_file():
+                runs = sorted(each.parent for each in path.glob(f"{below}/config.toml"))
+                such = f", such as {runs[0]}" if runs else ""
+                raise StorageError(f"{path} holds {what}; name one of its runs{such}")
+        if not path.exists():
+            raise no_folder(path)
+        if not (path / "config.toml").is_file():
+            raise StorageError(f"{path} is not a run folder: it has no config.toml")
+
+    @classmethod
+    def create(cls, path: Path, experiment: "Experiment") -> "RunFolder":
+        """A new folder, or an empty one; a folder that holds a run is never overwritten."""
+        check_no_group(path)
+        if (path / "config.toml").exists():
+            raise StorageError(_why_not(path, experiment.config))
+        make_folder(path)
+        with ExitStack() as stack:
+            stack.callback(
+                lock(path / "lock", path)
+            )  # two that begin at once would write into each other
+            if (path / "config.toml").exists():
+                raise StorageError(_why_not(path, experiment.config))
+            save_split(path / "split.json", experiment.split)
+            write_whole(path / "metrics.jsonl", b"")
+            write_whole(path / "config.toml", to_toml(experiment.config).encode())
+            folder = cls(path)
+            folder._lock = weakref.finalize(folder, stack.pop_all().close)
+        return folder
+
+    def hold(self) -> None:
+        """Keep other processes from writing here, until `release`; into a finished run nobody
+        writes.
+        """
+        if self._lock is None and not self.model_path.exists():
+            self._lock = weakref.finalize(self, lock(self.path / "lock", self.path))
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock()
+            self._lock = None
+
+    def config(self) -> Config:
+        path = self.path / "config.toml"
+        layer = read_toml(path)
+        try:
+            return resolve(layer.get("method"), layer)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    def split(self) -> Split:
+        return load_split(self.path / "split.json")
+
+    @cached_property
+    def _split_seal(self) -> str:
+        return digest((self.path / "split.json").read_bytes())
+
+    def load(self, device: torch.device | None = None) -> Progress | None:
+        """The last finished round, on the device that goes on with it, or None where no round was
+        finished.
+        """
+        self.hold()
+        if not self.checkpoints.current.exists():
+            played = self._metrics().count(b"\n")
+            if self.model_path.exists() or played > self.config().engine.checkpoint_every:
+                raise StorageError(
+                    f"the checkpoint of {self.path} is missing, so the run cannot continue; "
+                    f"'fedglean report {self.path}' still shows it"
+                )
+            write_whole(self._metrics_path, b"")
+            return None
+        done, state, clients, notes = self.checkpoints.load()
+        self._check_unchanged(notes["config"])
+        if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
+            raise StorageError(
+                f"{self.path}/split.json is not the one that the run started with; restore that one"
+            )
+        lines = self._metrics(notes["metrics"])
+        self._check_history(lines, notes)
+        if self._metrics_path.stat().st_size != len(lines):
+            write_whole(self._metrics_path, lines)
+        state, clients = tree.to_device(state, device), tree.to_device(clients, device)
+        return Progress(
+            done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()]
+        )
+
+    def history(self) -> bytes:
+        """The lines so far, for whoever looks on; the checkpoint vouches for all but the newest,
+        which may be torn.
+        """
+        notes = self.checkpoints.notes()  # read first: a run at work only adds lines
+        lines = self._metrics()
+        if notes:
+            self._check_history(lines[: notes["metrics"]], notes)
+        return lines
+
+    def _check_history(self, lines: bytes, notes: Mapping[str, Any]) -> None:
+        if digest(lines) != notes["metrics_sha256"]:
+            raise StorageError(
+                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or "
+                "start a new run"
+            )
+
+    def _check_unchanged(self, seal: str) -> None:
+        config = self.config()
+        if seal != fingerprint(config):
+            what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
+            since = (
+                "was changed after the run started, or the run was started by another version of "
+                "fedglean"
+            )
+            raise StorageError(f"{what} {since}; restore it, or start a new run")
+
+    def stage(self, progress: Progress, experiment: "Experiment") -> bool:
+        """Write the round that was just played; whether there is a checkpoint to commit."""
+        length = self._append(progress.history[-1])
+        config = experiment.config
+        due = progress.done % config.engine.checkpoint_every == 0 or progress.done >= config.rounds
+        if due:
+            kept = progress.kept
+            seal = digest(self._metrics(length))
+            notes = {
+                "metrics": length,
+                "metrics_sha256": seal,
+                "config": fingerprint(config),
+                "split": self._split_seal,
+            }
+            self.checkpoints.stage(progress.done, progress.state, kept.states, kept.changed, notes)
+            kept.changed.clear()
+        return due
+
+    def finish(
+        self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress
+    ) -> None:
+        """Write the final predictors, in the order in which the method names them."""
+        parts = {name: _as_tree(predictor) for name, predictor in predictors.items()}
+        dataset = experiment.dataset
+        notes = {
+            "classes": dataset.classes,
+            "mean": dataset.mean,
+            "std": dataset.std,
+            "rounds": progress.done,
+            "config": fingerprint(experiment.config),
+        }
+        write_whole(self.model_path, pack(parts, **notes))
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def _metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def predictors(self) -> tuple[dict[str, Predictor], dict[str, Any]]:
+        """The final predictors and what is to be known to use them."""
+        if not self.model_path.exists():
+            raise StorageError(
+                f"{self.path} has no final model yet; 'fedglean resume {self.path}' finishes the "
+                "run"
+            )
+        try:
+            content = self.model_path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {self.model_path}: {error.strerror}") from error
+        config = self.config()  # what it uses may bring the net
+        parts, notes = unpack(content, self.model_path)
+        if config.use and brought_by("MODELS", config.model.name):
+            self._check_unchanged(notes["config"])
+        return {name: _as_predictor(part) for name, part in parts.items()}, notes
+
+    def _metrics(self, length: int | None = None) -> bytes:
+        """The history so far; what follows belongs to rounds that were not finished."""
+        try:
+            return self._metrics_path.read_bytes()[:length]
+        except OSError as error:
+            raise StorageError(f"cannot read {self._metrics_path}: {error.strerror}") from error
+
+    def _append(self, line: dict[str, Any]) -> int:
+        try:
+            with open(self._metrics_path, "ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                return file.tell()
+        except OSError as error:
+            raise StorageError(f"cannot write {self._metrics_path}: {error.strerror}") from error
+
+
+def commit(
+    played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int, group: Path | None
+) -> None:
+    """Make a round that was just played the state of its runs, of all of them or none.
+
+    Of several runs, `group` is the file whose writing decides: what was staged counts from then on,
+    moved or not.
+    """
+    began = time.perf_counter()
+    due = [folder for folder, progress, experiment in played if folder.stage(progress, experiment)]
+    if due and group is not None:
+        write_whole(group, json.dumps({"done": done}).encode())
+    for folder in due:
+        folder.checkpoints.commit()
+    for _, progress, _ in played:
+        progress.writing = (time.perf_counter() - began) / len(played)
+
+
+def _as_tree(predictor: Predictor) -> Any:
+    if isinstance(predictor, Mixture):
+        return {"models": list(predictor.models), "weights": list(predictor.weights)}
+    return predictor
+
+
+def _as_predictor(part: Any) -> Predictor:
+    return (
+        Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
+    )
+
+
+def check_no_group(path: Path) -> None:
+    """Nothing is written beside several runs."""
+    for name, (what, _) in SEVERAL.items():
+        if (path / name).exists():
+            raise StorageError(f"{path} holds {what}; choose another folder with --out")
+
+
+def _why_not(path: Path, config: Config) -> str:
+    there = RunFolder(path)
+    if fingerprint(there.config()) != fingerprint(config):
+        return f"{path} holds a run with another configuration; choose another folder with --out"
+    return (
+        f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its "
+        "result"
+    )

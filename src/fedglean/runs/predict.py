@@ -1,0 +1,67 @@
+"""Label images with a finished run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from fedglean.data.folders import read_image
+from fedglean.errors import DataError
+from fedglean.runs.evaluate import plain_logits
+from fedglean.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest class of an image, and the probabilities of all classes."""
+
+    path: Path
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+def predict(
+    folder: Path | str,
+    images: Sequence[Path | str] | Path | str,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> list[Prediction]:
+    """Label image files with a run's first predictor: `predict("runs/first",
+    ["some.png"])[0].label`.
+
+    Images are made grey or colour and scaled to what the model takes.
+    `tell` is called for every image that was scaled, because the model was not trained on such.
+    """
+    paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
+    predictors, notes = RunFolder(Path(folder)).predictors()
+    predictor = next(iter(predictors.values()))
+    if not paths:
+        return []
+    stacked = torch.stack([_read(path, predictor.architecture.shape, tell) for path in paths])
+    rows = plain_logits(predictor, stacked, notes["mean"], notes["std"]).double().softmax(-1)
+    classes, found = notes["classes"], []
+    for path, row in zip(paths, rows, strict=True):
+        best = int(row.argmax())
+        shares = {name: float(share) for name, share in zip(classes, row, strict=True)}
+        found.append(Prediction(path, classes[best], float(row[best]), shares))
+    return found
+
+
+def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) -> torch.Tensor:
+    channels, height, width = shape
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png")
+    if not path.exists():
+        raise DataError(f"there is no image {path}")
+    image = read_image(path).convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        tell(
+            f"{path}: {image.width} x {image.height} pixels, scaled to the model's {width} x "
+            f"{height}"
+        )
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.array(image, dtype=np.uint8)
+    return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)
