@@ -30,6 +30,7 @@ from fedglean.inputs.images import Images
 from fedglean.models import Architecture, Model
 from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import fold_int, order
+from fedglean.schema import setting as setting
 from fedglean.tree import Record, Tree
 
 Loss = Callable[[Any, "Batch", Any], Any]
@@ -372,23 +373,6 @@ class Hub:
         count = min(len(pool), max(1, math.ceil(round(share * len(pool), 9))))
         drawn = order(fold_int(self.key, name), len(pool))[:count]
         return sorted(pool[place] for place in drawn.tolist())
-
-
-def setting(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    choices: Sequence[str] = (),
-) -> Any:
-    """A setting of a method: its default, a line for people, and which values are allowed (bounds
-    included).
-    """
-    return field(
-        default=default,
-        metadata={"help": help, "low": low, "high": high, "choices": tuple(choices)},
-    )
 
 
 class Method(ABC):

@@ -7,28 +7,29 @@ dictionary of the same shape as the TOML that `to_toml` writes.
 
 import hashlib
 import json
-import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from numbers import Integral, Real
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from fedglean.inputs.views import STRONG
 from fedglean.data.labels import LAYOUTS
 from fedglean.data.partition import dealer, of_form
 from fedglean.data.sources import OWN, PUBLISHED, check_name
 from fedglean.errors import ConfigError, unknown
-from fedglean.method import Method, setting
+from fedglean.method import Method
 from fedglean.methods import ALIASES, METHODS
 from fedglean.models import NORMS
 from fedglean.models.nets import net_of
 from fedglean.names import activate, digests
+from fedglean.schema import read, setting, shown, values, write
 from fedglean_papers.presets import PRESETS
 
 Layer = Mapping[str, Any]
+#: What stands for None where TOML needs a value.
+NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -164,17 +165,13 @@ def resolve(method: str | None, *layers: Layer) -> Config:
     for layer in (METHODS[name].defaults, *layers, {"use": use}):
         merged = _merged(merged, layer)
     _refuse_unknown(merged, name)
-    sections = {
-        section: kind(**_table(section, kind, merged.get(section, {})))
-        for section, kind in SECTIONS.items()
-    }
-    top = _values("", Config, {key: value for key, value in merged.items() if key in _TOP})
-    config = Config(
-        name,
-        _table("settings", METHODS[name].method, merged.get("settings", {})),
-        **sections,
-        **top,
-    )
+    for table in ("settings", *SECTIONS):
+        merged.setdefault(table, {})
+        if not isinstance(merged[table], Mapping):
+            given = shown(merged[table])
+            raise ConfigError(f"{table} must be a table, [{table}] in TOML, not {given}")
+    settings = values(METHODS[name].method, merged["settings"], "settings", none=NONE)
+    config = read(Config, {**merged, "method": name, "settings": settings}, none=NONE)
     _check_names(config)
     if not make_method(config).drops and config.model.dropout:
         raise ConfigError(
@@ -241,7 +238,7 @@ def fingerprint(config: Config) -> str:
     it lies. What is not set is left out, so that a key of a later version does not rename the runs
     of before.
     """
-    parts = asdict(config)
+    parts = write(config)
     del parts["use"]
     if code := digests(config.use, _names(config)):
         parts["use"] = code
@@ -259,7 +256,7 @@ def fingerprint(config: Config) -> str:
 
 def to_toml(config: Config) -> str:
     """The whole configuration as text that `read_toml` and `resolve` turn into an equal one."""
-    parts = asdict(config)
+    parts = write(config)
     tables = {name: parts.pop(name) for name in ("settings", *SECTIONS)}
     texts = [_toml_lines(parts)]
     texts += [
@@ -288,7 +285,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _used(layers: Sequence[Layer]) -> str | None:
     """The file that the strongest layer uses; from here on its names are known."""
     named = [layer["use"] for layer in layers if "use" in layer]
-    return activate(_checked("use", named[-1] if named else None, str | None, {}))
+    use = named[-1] if named else None
+    if use is not None and not isinstance(use, str | Path):
+        raise ConfigError(f"use must be text, not {shown(use)}")
+    return activate(None if use in (None, NONE) else str(use))
 
 
 def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     def placed(table: Layer, key: str) -> dict[str, Any]:
         path = table.get(key)
-        if not isinstance(path, str) or path == "none":
+        if not isinstance(path, str) or path == NONE:
             return dict(table)
         return {**table, key: os.path.join(folder, os.path.expanduser(path))}
 
@@ -418,75 +418,6 @@ def _refuse_unknown(layer: Layer, method: str) -> None:
             raise unknown("key", key, known)
 
 
-def _table(name: str, kind: type, layer: Any) -> dict[str, Any]:
-    """The fields of one table, all of them, checked."""
-    if not isinstance(layer, Mapping):
-        raise ConfigError(f"{name} must be a table, [{name}] in TOML, not {_shown(layer)}")
-    defaults = {field.name: field.default for field in fields(kind)}
-    for key in layer:
-        if key not in defaults:
-            raise unknown("key", f"{name}.{key}", [f"{name}.{each}" for each in defaults])
-    return _values(f"{name}.", kind, {**defaults, **layer})
-
-
-def _values(prefix: str, kind: type, values: Layer) -> dict[str, Any]:
-    hints, limits = get_type_hints(kind), {field.name: field.metadata for field in fields(kind)}
-    return {
-        key: _checked(prefix + key, value, hints[key], limits[key]) for key, value in values.items()
-    }
-
-
-def _checked(key: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
-    """The value in its own type and within its limits; "none" is the value None, for TOML has no
-    other word for it.
-    """
-    kinds = get_args(hint) or (hint,)
-    if type(None) in kinds and value in (None, "none"):
-        return None
-    value = _typed(key, value, [kind for kind in kinds if kind is not type(None)])
-    low, high, choices = (limits.get(name) for name in ("low", "high", "choices"))
-    if choices and value not in choices:
-        raise unknown(key, value, choices)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{key} must be a finite number, not {value}")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = (
-            f"at least {low}"
-            if high is None
-            else f"at most {high}"
-            if low is None
-            else f"from {low} to {high}"
-        )
-        raise ConfigError(f"{key} must be {bounds}, not {value}")
-    return value
-
-
-def _typed(key: str, value: Any, kinds: Sequence[type]) -> Any:
-    number = not isinstance(value, bool)
-    if int in kinds and number and isinstance(value, Integral):
-        return int(value)
-    if float in kinds and number and isinstance(value, Real):
-        return float(value)
-    if str in kinds and isinstance(value, str | Path):
-        return str(value)
-    if bool in kinds and isinstance(value, bool):
-        return value
-    raise ConfigError(
-        f"{key} must be {' or '.join(_WORDS[kind] for kind in kinds)}, not {_shown(value)}"
-    )
-
-
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return f"the text '{value}'"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "a table" if isinstance(value, Mapping) else str(value)
-
-
 def _check_names(config: Config) -> None:
     check_name(config.data.name)
     names = (("norm", config.model.norm, NORMS), ("strong augmentation", config.strong, STRONG))
@@ -506,16 +437,11 @@ def _check_names(config: Config) -> None:
 
 
 def _toml_lines(table: Mapping[str, Any], with_none: bool = False) -> str:
-    lines = {
-        name: "none" if value is None and with_none else value for name, value in table.items()
-    }
-    return "".join(
-        f"{name} = {_toml_value(value)}\n" for name, value in lines.items() if value is not None
-    )
-
-
-def _toml_value(value: str | float) -> str:
-    """TOML writes these four types as JSON does, but for one control character and JSON's escaped
-    surrogates.
-    """
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """TOML writes texts, numbers and truth values as JSON does, but for one control character."""
+    lines = []
+    for name, value in table.items():
+        if value is None and not with_none:
+            continue
+        text = json.dumps(NONE if value is None else value, ensure_ascii=False)
+        lines.append(f"{name} = {text}\n")
+    return "".join(lines).replace("\x7f", "\\u007f")
