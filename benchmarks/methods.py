@@ -59,9 +59,10 @@ from fedglean import Config, FedgleanError, Result, configure
 from fedglean.cli.shared import assignment
 from fedglean.methods import METHODS
 from fedglean.report.terminal import duration
-from fedglean.runs.checkpoint import write_whole
 from fedglean.runs.config import fingerprint
-from fedglean.runs.seeds import is_group, resume_seeds, run_seeds
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.seeds import resume_seeds, run_seeds
+from fedglean.sealed import write_whole
 
 #: Floors and ceilings are measured by nothing else.
 REFERENCES = ("fedavg", "fedavg-all", "hub-only", "hub-all")
@@ -292,7 +293,7 @@ def trained(
     if only_finished:
         return {"error": "not finished"}
     try:
-        if is_group(folder):
+        if kind_of(folder) is Kind.SEEDS:
             group = resume_seeds(folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)  # stopped before its first round

@@ -17,11 +17,12 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.errors import ConfigError, StorageError
 from fedglean.models import Architecture
-from fedglean.runs.checkpoint import Checkpoints, pack, unpack, write_whole
+from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import resume, run
+from fedglean.sealed import pack, unpack, write_whole
 from fedglean.tree import Record
 
 ROUNDS = 3
@@ -384,6 +385,12 @@ def test_a_finished_run_is_returned_at_once_and_as_it_was(
     again = resume(folder, kill_at(ROUNDS))
     assert again.history == result.history and same(tensors(again), tensors(result))
     assert (folder / "model.safetensors").read_bytes() == model
+
+
+def test_no_file_of_a_run_can_be_executed(finished: Any) -> None:
+    files = [path for path in finished[0].rglob("*") if path.is_file()]
+    assert "lock" in {path.name for path in files}
+    assert not [path for path in files if path.stat().st_mode & 0o111]
 
 
 def test_a_folder_is_held_until_the_final_model_is_in_it(

@@ -162,7 +162,7 @@ def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
 ) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.touch()
-    working = "import sys, time; from fedglean.federation.watch import hold; "
+    working = "import sys, time; from fedglean.sealed import hold; "
     working += "file = open(sys.argv[1], 'a'); hold(file); print(flush=True); time.sleep(60)"
     with (
         subprocess.Popen(["sleep", "60"]) as link,

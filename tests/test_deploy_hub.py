@@ -33,12 +33,12 @@ from fedglean.method import Mixture
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
 from fedglean.report.page import told
-from fedglean.runs.checkpoint import write_whole
 from fedglean.runs.config import configure, to_toml
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.predict import predict
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import run
+from fedglean.sealed import write_whole
 from fedglean.testing.compare import difference
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -559,7 +559,7 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(
         run_hub(configure("fed-shvr"), own, print)
     assert sorted(out.rglob("*")) == before
     (tmp_path / "new" / "flower").mkdir(parents=True)
-    hold = "import sys, time, pathlib; from fedglean.runs.checkpoint import lock; "
+    hold = "import sys, time, pathlib; from fedglean.sealed import lock; "
     hold += "held = lock(pathlib.Path(sys.argv[1]), None); print(flush=True); time.sleep(60)"
     place = tmp_path / "new" / "flower" / "lock"
     with subprocess.Popen(

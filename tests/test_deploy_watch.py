@@ -20,7 +20,8 @@ from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
 from fedglean.errors import RoundError
 from fedglean.federation.commands import _end_the_app_before, attended
-from fedglean.federation.watch import ANSWERED, TAKEN, Watch, hold, is_at_work, take_work
+from fedglean.federation.watch import ANSWERED, TAKEN, Watch, is_at_work, take_work
+from fedglean.sealed import hold
 
 HEADER = "INFO :      "
 LOST = "Run ID 1 is not in `RUNNING` status. Ignoring message 310828436066."

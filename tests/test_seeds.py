@@ -1,6 +1,7 @@
 """Several seeds side by side are the runs that each of them would have been alone."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from typer.testing import CliRunner
 from fedglean import cli, tree
 from fedglean.engine.lanes import Trainer
 from fedglean.errors import ConfigError, StorageError
-from fedglean.runs import checkpoint
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import kind_of
 from fedglean.runs.rounds import resume, run
-from fedglean.runs.seeds import is_group, resume_seeds, run_seeds
+from fedglean.runs.seeds import resume_seeds, run_seeds
 
 ROUNDS = 3  # and what SemiFL does after the last of them
 
@@ -130,7 +131,7 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
         rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)), clients=None, labels=None
     )
     run_seeds(it, 2, tmp_path / "whole")
-    moved, moves = checkpoint._moved, 0
+    moved, moves = os.replace, 0
 
     def cut_off(new: Path, path: Path) -> None:
         nonlocal moves
@@ -139,7 +140,7 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
             raise KeyboardInterrupt
         moved(new, path)
 
-    monkeypatch.setattr(checkpoint, "_moved", cut_off)
+    monkeypatch.setattr(os, "replace", cut_off)
     last = 0
     run_seeds(it, 2, tmp_path / "counted")
     assert moves > 30
@@ -149,7 +150,7 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
         with pytest.raises(KeyboardInterrupt):
             run_seeds(it, 2, folder)
         last = 0
-        resume_seeds(folder) if is_group(folder) else run_seeds(it, 2, folder)
+        resume_seeds(folder) if kind_of(folder) else run_seeds(it, 2, folder)
         for seed in ("seed-0", "seed-1"):
             assert files(folder / seed) == files(tmp_path / "whole" / seed), (
                 f"cut off at move {stop}"

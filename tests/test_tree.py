@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.errors import StorageError
 from fedglean.models import Architecture, Model
-from fedglean.runs.checkpoint import pack, unpack
+from fedglean.sealed import pack, unpack
 from fedglean.tree import Record
 
 RUNNING = Architecture("cnn", (1, 4, 4), 3, width=0.125, norm="running")

@@ -24,9 +24,9 @@ from fedglean.errors import ConfigError, StorageError, unknown
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
 from fedglean.names import activate
-from fedglean.runs.checkpoint import write_whole
 from fedglean.runs.evaluate import Predictor, plain_logits
 from fedglean.runs.folder import RunFolder
+from fedglean.sealed import write_whole
 
 #: How far probabilities may be from the original's: rounding of another runtime, and no more.
 TOLERANCE = 1e-4

@@ -10,7 +10,6 @@ from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.federation.commands import (
     HubOptions,
     admitted,
-    is_federation,
     run_branch,
     run_hub,
     supernode_command,
@@ -18,6 +17,7 @@ from fedglean.federation.commands import (
 from fedglean.federation.processes import Address, need_flower
 from fedglean.names import activate
 from fedglean.runs.config import Config
+from fedglean.runs.kinds import Kind, kind_of
 
 deploy = typer.Typer(
     no_args_is_help=True,
@@ -73,7 +73,7 @@ def deploy_hub(
     """
     _need_keys(keys, insecure)
     _need_images(images)
-    if (out / "config.toml").exists() and not is_federation(out):
+    if kind_of(out) is Kind.RUN:
         raise StorageError(
             f"{out} holds the run of a simulation, not of a federation; choose another folder with "
             "--out"

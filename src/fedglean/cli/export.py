@@ -14,6 +14,7 @@ from fedglean.federation.folders import hub_images
 from fedglean.report.terminal import percent
 from fedglean.runs.experiment import dataset_of
 from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import Kind, kind_of
 
 
 @app.command()
@@ -95,6 +96,6 @@ def _test_images(folder: Path) -> Tensor:
     """What the run was tested on; a hub of branches has but its own images to read."""
     data = RunFolder(folder).config().data
     root = None if data.root is None else Path(data.root)
-    if root is not None and (folder / "federation.json").exists():
+    if root is not None and kind_of(folder) is Kind.FEDERATION:
         return hub_images(root).test_images
     return dataset_of(data).test_images

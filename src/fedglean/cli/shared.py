@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.methods import METHODS
 from fedglean.runs.config import Config, configure, settings_of
+from fedglean.runs.kinds import kind_of
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
@@ -251,8 +252,6 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        kept = any(
-            (folder / name).exists() for name in ("config.toml", "seeds.json", "compare.json")
-        )
+        kept = kind_of(folder) is not None
         how = f"'fedglean resume {folder}' continues it" if kept else "nothing was written yet"
         raise ended(f"stopped; {how}", INTERRUPTED) from error

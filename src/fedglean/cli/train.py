@@ -11,7 +11,7 @@ from rich.console import Console
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.shared import Quiet, app, configured, free, resumable, say
 from fedglean.errors import StorageError
-from fedglean.federation.commands import is_federation, resume_hub
+from fedglean.federation.commands import resume_hub
 from fedglean.report.picture import curves
 from fedglean.report.terminal import (
     comparison,
@@ -25,13 +25,13 @@ from fedglean.report.terminal import (
 from fedglean.runs.api import resume as go_on
 from fedglean.runs.api import resume_seeds as go_on_seeds
 from fedglean.runs.api import train, train_seeds
-from fedglean.runs.checkpoint import make_folder, write_whole
-from fedglean.runs.compare import is_comparison
 from fedglean.runs.config import Config, configure
-from fedglean.runs.folder import RunFolder, check_no_group
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult, is_group, members
+from fedglean.runs.seeds import SeedsResult, members
 from fedglean.runs.verdict import heard
+from fedglean.sealed import make_folder, write_whole
 
 DEMO: dict[str, dict[str, Any]] = {
     "labels only": {"method": "hub-only", "labels": "hub:20"},
@@ -77,12 +77,13 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Continue an interrupted run, or show the result of a finished one."""
-    if is_federation(folder):
+    kind = kind_of(folder)
+    if kind is Kind.FEDERATION:
         raise typer.Exit(resume_hub(folder, say))
-    if is_comparison(folder):
+    if kind is Kind.COMPARISON:
         go_on_comparing(folder, quiet)
         return
-    several = is_group(folder)
+    several = kind is Kind.SEEDS
     places = members(folder) if several else [folder]
     config = RunFolder(places[0]).config()
     played = 0
@@ -161,11 +162,11 @@ def demo(
 def _cleared(out: Path) -> None:
     """Remove an earlier demo, and nothing else."""
     places, mark = [out / options["method"] for options in DEMO.values()], out / "demo.json"
-    if not mark.exists() and (any(map(Path.exists, places)) or (out / "config.toml").exists()):
+    if not mark.exists() and (any(map(Path.exists, places)) or kind_of(out) is Kind.RUN):
         raise StorageError(
             f"{out} holds runs that are not from a demo; choose another folder with --out"
         )
-    check_no_group(out)
+    check_holds_no_several(out)
     for place in places:
         shutil.rmtree(place, ignore_errors=True)
     make_folder(out)

@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from fedglean.errors import StorageError
+from fedglean.sealed import make_folder, whole
 
 _VERSION = 1
 
@@ -38,7 +40,7 @@ def cached(name: str, sources: Iterable[Path], decode: Callable[[], Tensors]) ->
     tensors = _read(path)
     if tensors is None:
         tensors = decode()
-        with suppress(OSError, SafetensorError):
+        with suppress(StorageError, SafetensorError):
             _write(path, tensors)
     return tensors
 
@@ -73,14 +75,6 @@ def _read(path: Path) -> Tensors | None:
 
 
 def _write(path: Path, tensors: Tensors) -> None:
-    """Whole or not at all: a temporary file, flushed to disk, takes the name in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    os.close(handle)
-    try:
+    make_folder(path.parent)
+    with whole(path) as temporary:
         save_file(dict(tensors), temporary, metadata={"checksum": _checksum(tensors)})
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)

@@ -5,7 +5,6 @@ without its split. The file must be byte for byte what `save_split` would write,
 changed blank goes unseen.
 """
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.errors import UNREADABLE, DataError, StorageError
-from fedglean.runs.checkpoint import make_folder, write_whole
+from fedglean.sealed import COMPACT, digest_of_json, make_folder, write_whole
 
 FORMAT = "fedglean split 1"
 
@@ -52,7 +51,7 @@ def load_split(path: Path | str) -> Split:
 
 def split_digest(split: Split) -> str:
     """SHA-256 of who holds what: equal digests are equal splits, if of one data set."""
-    return _digest(_content(replace(split, data="")))
+    return digest_of_json(_content(replace(split, data="")), COMPACT)
 
 
 def fitted(split: Split, dataset: Dataset) -> Split:
@@ -133,13 +132,5 @@ def _indices(numbers: list[int]) -> Tensor:
 
 
 def _encode(content: dict[str, Any]) -> bytes:
-    return (
-        json.dumps({"content": content, "sha256": _digest(content)}, separators=(",", ":")).encode()
-        + b"\n"
-    )
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(
-        json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
-    ).hexdigest()
+    sealed = {"content": content, "sha256": digest_of_json(content, COMPACT)}
+    return json.dumps(sealed, separators=COMPACT).encode() + b"\n"

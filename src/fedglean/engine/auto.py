@@ -10,6 +10,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ import torch
 from fedglean.engine.batches import Setting
 from fedglean.engine.loop import Loop, Party
 from fedglean.engine.stack import Stack
+from fedglean.errors import StorageError
 from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy
 from fedglean.method import Batch, Stream, Talk, Train
 from fedglean.models import Model
 from fedglean.optimiser import SGD
-from fedglean.runs.checkpoint import digest
+from fedglean.sealed import digest, make_folder, write_whole
 from fedglean.tree import Tree
 
 STEPS, TURNS = 4, 3
@@ -101,10 +103,6 @@ def _recalled(memory: Path) -> dict[str, str]:
 
 def _remembered(memory: Path, known: dict[str, str]) -> None:
     """A cache that cannot be written costs another measurement, no more."""
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = memory.with_name(f".{memory.name}.{time.monotonic_ns()}")
-        temporary.write_text(json.dumps(known, indent=1))
-        temporary.replace(memory)
-    except OSError:
-        return
+    with suppress(StorageError):
+        make_folder(memory.parent)
+        write_whole(memory, json.dumps(known, indent=1).encode())

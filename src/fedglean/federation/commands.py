@@ -37,9 +37,9 @@ from fedglean.federation.processes import (
     wait_until_free,
 )
 from fedglean.federation.table import rendered
-from fedglean.federation.watch import Watch, is_held, is_let_go
-from fedglean.runs.checkpoint import locked, make_folder, write_whole
+from fedglean.federation.watch import Watch
 from fedglean.runs.config import Config, read_toml, resolve, to_toml
+from fedglean.sealed import is_held, is_released, locked, make_folder, write_whole
 
 #: Seconds within which Flower must have started the hub's app.
 START = 300.0
@@ -98,9 +98,9 @@ class HubOptions:
         return shlex.join(["fedglean", "deploy", "hub", *words, *options, *keys, *admit])
 
     @classmethod
-    def of(cls, out: Path) -> "HubOptions":
-        """Those of a run folder."""
-        return cls.load(_options(out))
+    def of(cls, out: Path) -> "HubOptions | None":
+        """Those of a run folder, if the command line started it."""
+        return cls.load(_options(out)) if _options(out).exists() else None
 
     @classmethod
     def load(cls, path: Path) -> "HubOptions":
@@ -150,18 +150,16 @@ def admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
     return found
 
 
-def is_federation(out: Path) -> bool:
-    """Whether a hub was started with this run folder."""
-    return _options(out).exists()
-
-
 def resume_hub(out: Path, show: Show) -> int:
     """Start the hub as it was started before; a run that is finished needs none."""
     if (out / "model.safetensors").exists():
         show(f"{out} is already finished")
         return 0
+    options = HubOptions.of(out)
+    if options is None:
+        raise StorageError(f"{out} does not say how its hub was started; start it with all options")
     layer = read_toml(out / "flower" / "hub.toml")
-    return run_hub(resolve(layer.get("method"), layer), replace(HubOptions.of(out), out=out), show)
+    return run_hub(resolve(layer.get("method"), layer), replace(options, out=out), show)
 
 
 def _options(out: Path) -> Path:
@@ -406,7 +404,7 @@ def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
     if not journal.exists():
         return
     with open(journal, "rb") as file:
-        if is_let_go(file, 0):
+        if is_released(file, 0):
             return
         show("the app of an earlier hub is still running; ending it")
         number = json.loads(file.readline() or b"{}").get("app", 0)
@@ -415,7 +413,7 @@ def _end_the_app_before(journal: Path, show: Show, seconds: float = 30) -> None:
         ):  # whoever holds the journal lives, so the number is still its own, on this machine
             if b"flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_bytes():
                 os.kill(number, signal.SIGKILL)
-        if not is_let_go(file, seconds):
+        if not is_released(file, seconds):
             raise RoundError(
                 f"the app of an earlier hub still runs after {seconds:g} s; end its process "
                 "flwr-serverapp by hand"

@@ -27,18 +27,17 @@ from fedglean.federation.flower import Flower
 from fedglean.federation.folders import HubImages, hub_images
 from fedglean.federation.post import Patience, Post, declared_of
 from fedglean.federation.table import Row, row_of
-from fedglean.federation.watch import hold
 from fedglean.federation.wire import Declaration, Plan
 from fedglean.inputs.images import Images
 from fedglean.method import Declared
 from fedglean.report.picture import curves
-from fedglean.runs.checkpoint import make_folder, write_whole
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import Run, play
+from fedglean.sealed import hold, make_folder, write_whole
 
 Tell = Callable[[str], None]
 OnRound = Callable[[Row], None]

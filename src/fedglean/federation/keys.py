@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedglean.errors import ConfigError, StorageError
-from fedglean.runs.checkpoint import make_folder
+from fedglean.sealed import make_folder
 
 DAYS = 825
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedglean.errors import StorageError
 from fedglean.federation.wire import Unable
-from fedglean.runs.checkpoint import make_folder, pack, unpack, write_whole
+from fedglean.sealed import make_folder, pack, unpack, write_whole
 from fedglean.tree import Tree
 
 _RUN = re.compile(r"[0-9a-f]{8,64}")

@@ -12,14 +12,9 @@ start from anew helps.
 import re
 import time
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 
-from fedglean.runs.checkpoint import make_folder
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there a silent node is taken to be at work
-    fcntl = None  # type: ignore[assignment]
+from fedglean.sealed import hold, is_held, make_folder
 
 #: What a SuperNode logs, as Flower 1.41 words it.
 DROPPED, TAKEN, ANSWERED = (
@@ -45,36 +40,6 @@ def is_at_work(folder: Path) -> bool:
             return is_held(place)
     except FileNotFoundError:
         return False
-
-
-def hold(file: IO[Any]) -> None:
-    """Say that this process works on a file, until it is closed or the process ends."""
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_SH)
-
-
-def is_held(file: IO[Any]) -> bool:
-    """Whether another process says so of this very file, not of one that had its name before."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(file, fcntl.LOCK_UN)
-    return False
-
-
-def is_let_go(file: IO[Any], seconds: float) -> bool:
-    """Whether no process works on a file any more, within so many seconds; where none can say so,
-    none does.
-    """
-    end = time.monotonic() + seconds
-    while fcntl is not None and is_held(file):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 class Watch:

@@ -36,8 +36,8 @@ from fedglean.errors import FedgleanError
 from fedglean.inputs.views import Recipe
 from fedglean.method import Method, Talk, Upload
 from fedglean.names import digests
-from fedglean.runs.checkpoint import pack, unpack
 from fedglean.runs.config import Config, make_method, resolve
+from fedglean.sealed import pack, unpack
 from fedglean.tree import Record, Tree
 
 T = TypeVar("T")

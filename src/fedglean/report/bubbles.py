@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedglean.data.partition import Split
 from fedglean.errors import ConfigError
-from fedglean.runs.checkpoint import make_folder
+from fedglean.sealed import make_folder
 
 Counts = NDArray[np.int64]
 

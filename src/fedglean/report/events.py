@@ -8,7 +8,7 @@ from typing import Any
 
 from fedglean.errors import ConfigError
 from fedglean.report.gather import gather
-from fedglean.runs.checkpoint import make_folder
+from fedglean.sealed import make_folder
 
 
 def write_events(folders: Sequence[Path], out: Path) -> Path:

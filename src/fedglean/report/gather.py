@@ -15,10 +15,11 @@ from typing import Any
 
 from fedglean.data.partition import Split
 from fedglean.errors import UNREADABLE, StorageError, no_folder
-from fedglean.federation.commands import HubOptions, is_federation
+from fedglean.federation.commands import HubOptions
 from fedglean.runs.config import Config, resolve
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.seeds import is_group, members
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.seeds import members
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Told:
     @property
     def federation(self) -> bool:
         """Whether it trained on real branches, of whose images the hub's machine has none."""
-        return (self.folder.path / "federation.json").exists()
+        return kind_of(self.folder.path) is Kind.FEDERATION
 
     @cached_property
     def split(self) -> Split:
@@ -73,7 +74,7 @@ class Group:
     @cached_property
     def hub(self) -> HubOptions | None:
         """How `fedglean deploy hub` was started, where that made it."""
-        return HubOptions.of(self.path) if is_federation(self.path) else None
+        return HubOptions.of(self.path)
 
     @property
     def finished(self) -> bool:
@@ -128,7 +129,7 @@ def _found(path: Path) -> tuple[list[Group], list[Coming]]:
         raise no_folder(path)
     if _holds_runs(path):
         return [_group(path)], []
-    groups, coming = _compared(path) if (path / "compare.json").exists() else (_below(path), [])
+    groups, coming = _compared(path) if kind_of(path) is Kind.COMPARISON else (_below(path), [])
     if not groups:
         if coming:
             raise StorageError(f"{path} holds no run yet: its comparison has not begun")
@@ -139,7 +140,7 @@ def _found(path: Path) -> tuple[list[Group], list[Coming]]:
 
 
 def _holds_runs(path: Path) -> bool:
-    return is_group(path) or (path / "config.toml").is_file()
+    return kind_of(path) in (Kind.RUN, Kind.SEEDS, Kind.FEDERATION)
 
 
 def _below(path: Path) -> list[Group]:
@@ -176,7 +177,7 @@ def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
 
 
 def _group(path: Path) -> Group:
-    places = members(path) if is_group(path) else [path]
+    places = members(path) if kind_of(path) is Kind.SEEDS else [path]
     runs = [_told(RunFolder(place)) for place in places if (place / "config.toml").is_file()]
     if not runs:
         raise StorageError(f"{path} holds no run yet")

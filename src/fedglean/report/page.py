@@ -19,9 +19,9 @@ from fedglean.names import activate
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told, survey
 from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
-from fedglean.runs.checkpoint import write_whole
 from fedglean.runs.config import to_toml
 from fedglean.runs.verdict import at_one_place
+from fedglean.sealed import write_whole
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 

@@ -14,144 +14,24 @@ left over from a killed process and is removed. Several seeds that go side by si
 moment in common: see `folder.commit`.
 """
 
-import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
-
-from fedglean import tree
 from fedglean.errors import UNREADABLE, StorageError
+from fedglean.sealed import (
+    digest,
+    digest_of_json,
+    make_folder,
+    move,
+    pack,
+    unpack,
+    write_whole,
+    written_safely,
+)
 from fedglean.tree import Tree
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there two processes can be given one folder
-    fcntl = None  # type: ignore[assignment]
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Either all of the content is at `path` afterwards, or what was there before."""
-    if not path.name or path.is_dir():
-        raise StorageError(f"{path} is a folder; name a file in it")
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with _safely(path):
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _moved(temporary, path)
-    except StorageError:
-        with suppress(OSError):
-            temporary.unlink()  # a disk that is full should not stay so
-        raise
-
-
-def _moved(new: Path, path: Path) -> None:
-    os.replace(new, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _safely(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}; nothing that was there is lost"
-        ) from error
-
-
-def lock(place: Path, folder: Path) -> Callable[[], Any]:
-    """Keep other processes from working in a folder, until the result is called or this one ends,
-    even by kill -9.
-
-    This kind of lock is not handed on to forked workers, which may outlive this process.
-    """
-    if fcntl is None:
-        return lambda: None
-    try:
-        file = os.open(place, os.O_WRONLY | os.O_CREAT)
-    except OSError as error:
-        raise StorageError(f"cannot write {place}: {error.strerror}") from error
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        os.close(file)
-        raise StorageError(
-            f"another process is working in {folder}; wait until it ends, or stop it"
-        ) from None
-    except OSError:
-        pass  # a file system that knows no locks
-    return partial(os.close, file)
-
-
-@contextmanager
-def locked(place: Path, folder: Path) -> Iterator[None]:
-    release = lock(place, folder)
-    try:
-        yield
-    finally:
-        release()
-
-
-def make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot create the folder {path}: {error.strerror}") from error
-
-
-def pack(content: Tree, **notes: Any) -> bytes:
-    """A tree as one safetensors file, its shape and a checksum of all that matters in the
-    header.
-    """
-    spec, tensors = tree.encode(content)
-    # A tensor may be a view into another one; a file wants its own copy.
-    own = {name: leaf.cpu().clone() for name, leaf in tensors.items()}
-    texts = {"tree": json.dumps(spec), "notes": json.dumps(notes)}
-    # One entry alone: safetensors writes several in an order that changes from process to process.
-    return save(own, metadata={"fedglean": json.dumps({**texts, "sha256": _seal(texts, own)})})
-
-
-def _seal(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over texts and tensors: safetensors itself would not see a flipped bit."""
-    seal = hashlib.sha256(f"{texts['tree']}\n{texts['notes']}".encode())
-    for name in sorted(tensors):
-        leaf = tensors[name]
-        seal.update(f"\n{name} {leaf.dtype} {list(leaf.shape)}\n".encode())
-        seal.update(leaf.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return seal.hexdigest()
-
-
-def unpack(content: bytes, source: Path) -> tuple[Tree, dict[str, Any]]:
-    """The tree and the notes of `pack`."""
-    try:
-        length = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["fedglean"])
-        tensors = load(content)
-        if header["sha256"] != _seal(header, tensors):
-            raise ValueError("its checksum does not match")
-        return tree.decode(json.loads(header["tree"]), tensors), json.loads(header["notes"])
-    except (SafetensorError, *UNREADABLE) as error:
-        raise StorageError(f"{source} is damaged and cannot be read ({error})") from error
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 class Checkpoints:
@@ -185,16 +65,13 @@ class Checkpoints:
         for client in sorted(changed):
             self._put(str(client), f"client-{client:06d}-{done:06d}.safetensors", clients[client])
         content = {"done": done, "files": self.files, **notes}
-        sealed = {
-            "content": content,
-            "sha256": digest(json.dumps(content, sort_keys=True).encode()),
-        }
+        sealed = {"content": content, "sha256": digest_of_json(content)}
         write_whole(self.next, json.dumps(sealed, indent=1).encode())
 
     def commit(self) -> None:
         """The one moment at which what was staged becomes the state of the run."""
-        with _safely(self.current):
-            _moved(self.next, self.current)
+        with written_safely(self.current):
+            move(self.next, self.current)
         self._tidy()
 
     def settle(self, done: int) -> None:
@@ -202,8 +79,8 @@ class Checkpoints:
         be done.
         """
         if self.next.exists() and self._read(self.next)["done"] <= done:
-            with _safely(self.current):
-                _moved(self.next, self.current)
+            with written_safely(self.current):
+                move(self.next, self.current)
 
     def load(self) -> tuple[int, Tree, dict[int, Tree], dict[str, Any]]:
         """(rounds done, hub state, clients' states, notes) of the last finished round."""
@@ -227,7 +104,7 @@ class Checkpoints:
         try:
             sealed = json.loads(path.read_bytes())
             content: dict[str, Any] = sealed["content"]
-            sound = sealed["sha256"] == digest(json.dumps(content, sort_keys=True).encode())
+            sound = sealed["sha256"] == digest_of_json(content)
         except UNREADABLE as error:
             raise StorageError(
                 f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"

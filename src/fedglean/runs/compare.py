@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from fedglean.runs.checkpoint import make_folder, write_whole
+from fedglean.sealed import make_folder, write_whole
 from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
@@ -35,9 +35,10 @@ from fedglean.methods import METHODS
 from fedglean_papers.presets import PRESETS
 from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
+from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds
-from fedglean.runs.seeds import SeedsResult, ensure_seeds, is_group, run_seeds
+from fedglean.runs.seeds import SeedsResult, ensure_seeds, run_seeds
 from fedglean.runs.verdict import (
     ALL_LABELS,
     LABELS_ALONE,
@@ -239,12 +240,8 @@ def resume_comparison(folder: Path | str, shown: Shown = unseen) -> Comparison:
     return carried_out(read_plan(Path(folder)), Path(folder), shown)
 
 
-def is_comparison(folder: Path) -> bool:
-    return (folder / "compare.json").is_file()
-
-
 def read_plan(folder: Path) -> Plan:
-    if not is_comparison(folder):
+    if kind_of(folder) is not Kind.COMPARISON:
         raise StorageError(
             f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run"
         )
@@ -458,14 +455,14 @@ def _refusal(entry: Entry, split: Split) -> ConfigError | None:
 
 def _claim(out: Path, plan: Plan) -> None:
     """Make the folder this comparison's, or see that it is."""
-    if is_comparison(out):
+    if kind_of(out) is Kind.COMPARISON:
         if read_plan(out).mark() != plan.mark():
             raise StorageError(
                 f"{out} holds another comparison; choose another folder with --out, or remove that "
                 "one"
             )
         return
-    if is_group(out) or (out / "config.toml").exists():
+    if kind_of(out) is not None:
         raise StorageError(f"{out} holds a run; choose another folder with --out")
     make_folder(out)
     write_whole(out / "compare.json", json.dumps(_content(plan), indent=1).encode())

@@ -14,25 +14,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedglean import tree
-from fedglean.runs.checkpoint import Checkpoints, digest, lock, make_folder, pack, unpack, write_whole
+from fedglean.runs.checkpoint import Checkpoints
+from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
 from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, StorageError, no_folder
 from fedglean.runs.evaluate import Predictor
+from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.method import Mixture
 from fedglean.names import brought_by
 from fedglean.tree import Record
 
 if TYPE_CHECKING:
     from fedglean.runs.experiment import Experiment
-
-#: What a folder of several runs has in it, what it holds, and where they are.
-SEVERAL = {
-    "seeds.json": ("the runs of several seeds", "seed-*"),
-    "compare.json": ("a comparison", "*/seed-*"),
-}
 
 
 @dataclass
@@ -57,11 +53,11 @@ class RunFolder:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoint")
         self._lock: weakref.finalize[..., Any] | None = None
-        for name, (what, below) in SEVERAL.items():
-            if (path / name).is_file():
-                runs = sorted(each.parent for each in path.glob(f"{below}/config.toml"))
-                such = f", such as {runs[0]}" if runs else ""
-                raise StorageError(f"{path} holds {what}; name one of its runs{such}")
+        kind = kind_of(path)
+        if kind in (Kind.SEEDS, Kind.COMPARISON):
+            runs = sorted(each.parent for each in path.glob("**/seed-*/config.toml"))
+            such = f", such as {runs[0]}" if runs else ""
+            raise StorageError(f"{path} holds {kind.value}; name one of its runs{such}")
         if not path.exists():
             raise no_folder(path)
         if not (path / "config.toml").is_file():
@@ -70,7 +66,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, experiment: "Experiment") -> "RunFolder":
         """A new folder, or an empty one; a folder that holds a run is never overwritten."""
-        check_no_group(path)
+        check_holds_no_several(path)
         if (path / "config.toml").exists():
             raise StorageError(_why_not(path, experiment.config))
         make_folder(path)
@@ -274,13 +270,6 @@ def _as_predictor(part: Any) -> Predictor:
     return (
         Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
     )
-
-
-def check_no_group(path: Path) -> None:
-    """Nothing is written beside several runs."""
-    for name, (what, _) in SEVERAL.items():
-        if (path / name).exists():
-            raise StorageError(f"{path} holds {what}; choose another folder with --out")
 
 
 def _why_not(path: Path, config: Config) -> str:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from fedglean.runs.checkpoint import locked, write_whole
+from fedglean.sealed import locked, write_whole
 from fedglean.runs.config import Config, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
 from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.runs.experiment import prepare_seeds
-from fedglean.runs.folder import RunFolder, check_no_group
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds, Run, play
 
@@ -144,7 +145,7 @@ def ensure_seeds(
     refused.
     """
     seeds = list(range(config.seed, config.seed + count))
-    if not is_group(folder):
+    if kind_of(folder) is not Kind.SEEDS:
         return run_seeds(config, count, folder, on_rounds, splits)
     there, _ = _group(folder)
     found = RunFolder(folder / f"seed-{there[0]}").config()
@@ -173,23 +174,19 @@ def _played(runs: list[Run], on_rounds: OnRounds, folder: Path | None) -> list[R
     return play(runs, on_rounds, folder and folder / "done.json")
 
 
-def is_group(folder: Path) -> bool:
-    return (folder / "seeds.json").is_file()
-
-
 def members(folder: Path) -> list[Path]:
     """The run folders of a group; a copy that somebody put beside them is none."""
     return _places(folder, _group(folder)[0])
 
 
 def _check_free(folder: Path) -> None:
-    if is_group(folder) or (folder / "config.toml").exists():
+    if kind_of(folder) in (Kind.SEEDS, Kind.RUN, Kind.FEDERATION):
         raise StorageError(f"{folder} already holds a run; 'fedglean resume {folder}' continues it")
-    check_no_group(folder)
+    check_holds_no_several(folder)
 
 
 def _group(folder: Path) -> tuple[list[int], int]:
-    if not is_group(folder):
+    if kind_of(folder) is not Kind.SEEDS:
         raise StorageError(
             f"{folder} does not hold the runs of several seeds; 'fedglean resume {folder}' "
             "continues any run"

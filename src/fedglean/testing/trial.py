@@ -21,12 +21,12 @@ from fedglean.exchange.aggregate import Reply
 from fedglean.exchange.gate import Admitted, Envelope, Form
 from fedglean.method import Method, Upload
 from fedglean.randomness import fold_int, order
-from fedglean.runs.checkpoint import pack, unpack
 from fedglean.runs.config import configure
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
+from fedglean.sealed import pack, unpack
 from fedglean.testing.compare import difference
 from fedglean.tree import Record, Tree, row
 

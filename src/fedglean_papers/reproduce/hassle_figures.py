@@ -15,8 +15,8 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from fedglean.report.bubbles import bubble_chart
-from fedglean.runs.checkpoint import make_folder
 from fedglean.runs.experiment import dataset_of, divide_up
+from fedglean.sealed import make_folder
 from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,

@@ -22,10 +22,10 @@ from fedglean.losses import one_hot
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.models import Model
 from fedglean.randomness import fold_int, normal
-from fedglean.runs.checkpoint import make_folder
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.result import Result
+from fedglean.sealed import make_folder
 from fedglean_papers.reproduce.panels import keep, shown_title
 from fedglean_papers.reproduce.study import Wish
 from fedglean_papers.reproduce.trainings import Training, note, one_of, trained

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from fedglean.report.picture import COLOURS, Read, in_common
 from fedglean.report.terminal import screen
-from fedglean.runs.checkpoint import make_folder, write_whole
 from fedglean.runs.result import Result
+from fedglean.sealed import make_folder, write_whole
 from fedglean_papers.reproduce.study import Study, Wish, made_by
 from fedglean_papers.reproduce.trainings import Training, one_of, trained
 

@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from fedglean.inputs import image_ops
-from fedglean.runs.checkpoint import make_folder
 from fedglean.runs.experiment import dataset_of
+from fedglean.sealed import make_folder
 from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,

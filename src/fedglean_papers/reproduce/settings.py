@@ -15,7 +15,7 @@ import torch
 
 from fedglean.data.labels import make_split
 from fedglean.report.terminal import names_table, screen
-from fedglean.runs.checkpoint import make_folder, write_whole
+from fedglean.sealed import make_folder, write_whole
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce.study import Study, Wish, made_by
 

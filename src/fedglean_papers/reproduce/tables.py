@@ -26,11 +26,11 @@ from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.layouts import find
 from fedglean.errors import DataError, StorageError, unknown
 from fedglean.report.terminal import duration, screen
-from fedglean.runs.checkpoint import make_folder, write_whole
 from fedglean.runs.config import DataConfig
 from fedglean.runs.result import Result
 from fedglean.runs.seeds import SeedsResult
 from fedglean.runs.verdict import LABELS_ALONE
+from fedglean.sealed import make_folder, write_whole
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce.study import Study, Wish, made_by
 from fedglean_papers.reproduce.trainings import Training, config_of, note, trained

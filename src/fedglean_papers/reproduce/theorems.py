@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
 from fedglean.report.picture import COLOURS
-from fedglean.runs.checkpoint import make_folder, write_whole
+from fedglean.sealed import make_folder, write_whole
 from fedglean_papers.reproduce.convergence_theorem import METHODS, Visits, gaps, slope
 from fedglean_papers.reproduce.kernel_theorem import World, semi_supervised_risk, supervised_risk
 from fedglean_papers.reproduce.panels import keep, shown_title
