@@ -139,7 +139,7 @@ def test_nothing_is_nested_without_bound() -> None:
     deep: Any = 1
     for _ in range(DEEPEST):
         deep = [deep]
-    with pytest.raises(ConfigError, match="notes.a is nested too deeply"):
+    with pytest.raises(ConfigError, match=r"notes\.a is nested too deeply"):
         read(Hub, WHOLE | {"notes": {"a": deep}})
 
 
