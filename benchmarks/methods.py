@@ -56,7 +56,7 @@ from rich.table import Table
 from scipy.special import stdtrit
 
 from fedglean import Config, FedgleanError, Result, configure
-from fedglean.cli.shared import assignment
+from fedglean.cli.options import assignment
 from fedglean.methods import METHODS
 from fedglean.report.terminal import duration
 from fedglean.runs.config import fingerprint

@@ -18,7 +18,7 @@ import fedglean
 from fedglean import errors, losses, randomness, tree
 from fedglean.cli import app
 from fedglean.cli.look import LISTS
-from fedglean.cli.shared import INTERRUPTED, configuration
+from fedglean.cli.shared import INTERRUPTED
 from fedglean.exchange.aggregate import Reply
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
@@ -33,7 +33,6 @@ from fedglean_papers.presets import PRESETS
 
 HERE = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it anew -->"
-SHARED = set(inspect.signature(configuration).parameters) - {"method"}
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 #: What a method is handed, in the order in which its writer meets it, and the modules of pieces for
@@ -144,7 +143,7 @@ def _cell(text: Any) -> str:
 
 def commands() -> str:
     found = dict(_all_commands(typer.main.get_command(app), "fedglean"))
-    shared = [each for each in found["fedglean run"].params if each.name in SHARED]
+    shared = _options_of(found["fedglean config"])  # which has none of its own
     return _page(
         [
             "# Commands",
@@ -152,11 +151,20 @@ def commands() -> str:
             "commands take, are "
             "listed once, at the end; `--set` gives any other [key](configuration.md) or "
             "[setting of the method](methods.md).",
-            *(_command(name, command) for name, command in found.items()),
+            *(_command(name, command, shared) for name, command in found.items()),
             "## Options of a configuration",
-            _options(shared),
+            _options(shared.values()),
         ]
     )
+
+
+def _options_of(command: Any) -> dict[str, Any]:
+    """Options by their flags."""
+    return {each.opts[0]: each for each in command.params if each.param_type_name == "option"}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return other is not None and one.help == other.help
 
 
 def _all_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -167,17 +175,13 @@ def _all_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield f"{name} {word}", inner
 
 
-def _command(name: str, command: Any) -> str:
+def _command(name: str, command: Any, shared: Mapping[str, Any]) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    own = [
-        each
-        for each in command.params
-        if each.param_type_name == "option" and each.name not in SHARED
-    ]
-    lacking = SHARED - {each.name for each in command.params}
-    takes_shared = len(lacking) < len(SHARED) / 2
-    if not takes_shared:
-        own = [each for each in command.params if each.param_type_name == "option"]
+    own = _options_of(command)
+    lacking = [flag for flag in shared if flag not in own]
+    takes_shared = len(lacking) < len(shared) / 2
+    if takes_shared:
+        own = {flag: each for flag, each in own.items() if not _is_same(each, shared.get(flag))}
     words = [each.make_metavar(click.Context(command)) for each in arguments]
     usage = " ".join([name, *words, *(["[OPTIONS]"] if own or takes_shared else [])])
     parts = [f"## {name}", f"```text\n{usage}\n```", inspect.cleandoc(command.help or "")]
@@ -190,9 +194,9 @@ def _command(name: str, command: Any) -> str:
     if any(meaning for _, meaning in meanings):
         parts.append(table(["argument", "meaning"], meanings))
     if own:
-        parts.append(_options(own))
+        parts.append(_options(own.values()))
     if takes_shared:
-        but = " and ".join(f"`--{option}`" for option in sorted(lacking))
+        but = " and ".join(f"`{flag}`" for flag in lacking)
         parts.append(
             "And the [options of a "
             f"configuration](#options-of-a-configuration){but and f' but {but}'}."
@@ -205,9 +209,10 @@ def _options(options: Iterable[Any]) -> str:
     for each in options:
         flags = ", ".join(f"`{flag}`" for flag in [*each.opts, *each.secondary_opts])
         given = each.opts[0] if each.default is True else each.default
-        default = (
-            "required" if each.required else "" if given in (None, False, []) else f"`{given}`"
-        )
+        is_given = given is not None and given is not False and given != []
+        default = f"`{given}`" if is_given else ""
+        if each.required:
+            default = "required"
         rows.append([flags, default, each.help or ""])
     return table(["option", "default", "meaning"], rows)
 

@@ -134,7 +134,7 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TINY does for commands."""
-    run, run_seeds = fedglean.runs.rounds, fedglean.run_seeds
+    run, run_seeds = fedglean.run, fedglean.run_seeds
     monkeypatch.setattr(
         fedglean, "run", lambda *given, **options: run(*given, **options | {"rounds": 2})
     )

@@ -96,7 +96,7 @@ def shown(value: object) -> str:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[Field[Any], Any]]:
+def fields_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """The fields that can be given, each with its type."""
     hints = get_type_hints(kind)
     return {each.name: (each, hints[each.name]) for each in fields(kind) if each.init}
@@ -106,7 +106,7 @@ def _values(kind: type, data: object, where: str, none: str | None) -> dict[str,
     prefix = f"{where}." if where else ""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where or 'the whole'} must be a table, not {shown(data)}")
-    known = _fields(kind)
+    known = fields_of(kind)
     for key in data:
         if key not in known:
             raise unknown("key", f"{prefix}{plain(str(key)[:100])}", [prefix + k for k in known])

@@ -1,8 +1,7 @@
 """The command that compares: several methods, one split a seed, one table."""
 
 import hashlib
-import inspect
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,8 @@ from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedglean.cli.shared import Quiet, app, assignment, configuration, resumable
+from fedglean.cli.options import assignment, configured_for_all
+from fedglean.cli.shared import Quiet, app, resumable
 from fedglean.errors import ConfigError, RoundError
 from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.runs.compare import Comparison, carried_out, planned, resume_comparison, title
@@ -19,33 +19,9 @@ from fedglean.runs.seeds import Spread
 from fedglean.runs.verdict import taken_over
 from fedglean_papers.presets import PRESETS
 
-#: Options that make sense for one method only; the other options of `fedglean run` hold for all
-#: methods.
-OF_ONE = ("method", "preset", "config")
-
-
-def _with_options(command: Any) -> Any:
-    """Give a command the options that all methods of a comparison share, as one dictionary."""
-    shared = {
-        name: one
-        for name, one in inspect.signature(configuration).parameters.items()
-        if name not in OF_ONE
-    }
-    own = list(inspect.signature(command).parameters.values())
-
-    @wraps(command)
-    def wrapper(**given: Any) -> None:
-        options = {name: given.pop(name) for name in shared}
-        options["allow_partial"] = options["allow_partial"] or None
-        command(options=options | dict(map(assignment, options.pop("set") or [])), **given)
-
-    kept = [one for one in own if one.name != "options"]
-    wrapper.__signature__ = inspect.Signature([kept[0], *shared.values(), *kept[1:]])  # type: ignore[attr-defined]
-    return wrapper
-
 
 @app.command()
-@_with_options
+@configured_for_all
 def compare(
     methods: Annotated[
         list[str],

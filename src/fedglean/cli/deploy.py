@@ -1,11 +1,12 @@
 """fedglean deploy: a hub and its branches on Flower."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedglean.cli.shared import Use, app, configured, say
+from fedglean.cli.options import configured
+from fedglean.cli.shared import Use, app, say
 from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.federation.commands import (
     HubOptions,
@@ -16,7 +17,7 @@ from fedglean.federation.commands import (
 )
 from fedglean.federation.processes import Address, need_flower
 from fedglean.names import activate
-from fedglean.runs.config import Config
+from fedglean.runs.config import configure
 from fedglean.runs.kinds import Kind, kind_of
 
 deploy = typer.Typer(
@@ -34,7 +35,7 @@ Keys = Annotated[Path | None, typer.Option(help="The folder that 'fedglean deplo
 @deploy.command("hub")
 @configured
 def deploy_hub(
-    config: Config,
+    options: dict[str, Any],
     *,
     images: Annotated[
         Path, typer.Option(help="The hub's images, in hub/CLASS and optionally test/CLASS.")
@@ -71,6 +72,7 @@ def deploy_hub(
     """Start a hub: run Flower's SuperLink, train with the branches that join, and show every
     round.
     """
+    config = configure(**options)
     _need_keys(keys, insecure)
     _need_images(images)
     if kind_of(out) is Kind.RUN:
@@ -83,10 +85,10 @@ def deploy_hub(
         raise ConfigError(
             "no branch is admitted; give each branch's public key with --admit NUMBER=FILE"
         )
-    options = HubOptions(
+    hub = HubOptions(
         images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times
     )
-    raise typer.Exit(run_hub(config, options, say))
+    raise typer.Exit(run_hub(config, hub, say))
 
 
 @deploy.command("branch")

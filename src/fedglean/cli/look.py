@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from fedglean.cli.shared import Use, app, configured
+from fedglean.cli.options import configured
+from fedglean.cli.shared import Use, app
 from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
 from fedglean.methods import METHODS
@@ -18,7 +19,7 @@ from fedglean.models import NORMS
 from fedglean.names import TABLES, activate, brought_by
 from fedglean.report.bubbles import bubble_chart, check_drawable, split_table
 from fedglean.report.terminal import names_table, percent, screen
-from fedglean.runs.config import Config, to_toml
+from fedglean.runs.config import configure, to_toml
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.predict import predict as judge
 from fedglean_papers.presets import PRESETS
@@ -26,15 +27,15 @@ from fedglean_papers.presets import PRESETS
 
 @app.command("config")
 @configured
-def show_config(config: Config) -> None:
+def show_config(options: dict[str, Any]) -> None:
     """Print the whole configuration of a run as TOML."""
-    print(to_toml(config), end="")
+    print(to_toml(configure(**options)), end="")
 
 
 @app.command()
-@partial(configured, otherwise="semifl")
+@configured
 def partition(
-    config: Config,
+    options: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option(help="Draw who holds what as a bubble chart in this file.")
     ] = None,
@@ -45,6 +46,9 @@ def partition(
     """Show which client holds how many images of each class, and which of them are labelled."""
     if out is not None:
         check_drawable(out)
+    if not {"method", "preset", "file"} & options.keys():
+        options["method"] = "semifl"  # any method will do
+    config = configure(**options)
     dataset = dataset_of(config.data)
     split = fitted(divide_up(config, dataset), dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))

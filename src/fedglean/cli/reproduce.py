@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedglean.cli.shared import INTERRUPTED, Quiet, app, assignment, ended
+from fedglean.cli.options import assignment
+from fedglean.cli.shared import INTERRUPTED, Quiet, app, ended
 from fedglean.errors import ConfigError, unknown
 from fedglean.report.terminal import names_table, screen
 from fedglean.runs.config import FLAT, INDIFFERENT

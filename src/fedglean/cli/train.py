@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from fedglean.cli.compare import go_on_comparing
-from fedglean.cli.shared import Quiet, app, configured, free, resumable, say
+from fedglean.cli.options import configured
+from fedglean.cli.shared import Quiet, app, free, resumable, say
 from fedglean.errors import StorageError
 from fedglean.federation.commands import resume_hub
 from fedglean.report.picture import curves
@@ -25,7 +26,7 @@ from fedglean.report.terminal import (
 from fedglean.runs.api import resume as go_on
 from fedglean.runs.api import resume_seeds as go_on_seeds
 from fedglean.runs.api import train, train_seeds
-from fedglean.runs.config import Config, configure
+from fedglean.runs.config import configure
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.runs.result import Result
@@ -43,7 +44,7 @@ DEMO: dict[str, dict[str, Any]] = {
 @app.command()
 @configured
 def run(
-    config: Config,
+    options: dict[str, Any],
     out: Annotated[
         Path | None, typer.Option(help="The run folder; by default a new one in runs/.")
     ] = None,
@@ -56,6 +57,7 @@ def run(
     """Train a method and write a run folder with its configuration, metrics, checkpoint, model and
     picture.
     """
+    config = configure(**options)
     if seeds > 1:
         folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
         with resumable(folder), rounds_shown(config.method, config, seeds, quiet) as on_rounds:

@@ -34,9 +34,9 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str = setting("digits", "the data set")
-    root: str | None = setting(None, "the folder or file that holds it")
-    allow_partial: bool = setting(False, "accept a published set of which a part is missing")
+    name: str = setting("digits", "the data set, one of `fedglean list data`")
+    root: str | None = setting(None, "the folder or file with the data")
+    allow_partial: bool = setting(False, "accept a published data set of which a part is missing")
     images: int | None = setting(None, "use only this many of the training images", low=1)
 
     @property
@@ -47,16 +47,18 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class SplitConfig:
-    partition: str = setting("iid", "how images are spread over the clients")
-    labels: str = setting("hub:20", "who has labels")
-    clients: int = setting(20, "number of clients", low=1)
-    file: str | None = setting(None, "a saved split, instead of the three above")
+    partition: str = setting("iid", "how images are spread over the clients, such as dirichlet:0.1")
+    labels: str = setting("hub:20", "who has labels, such as hub:20 or fraction:0.1")
+    clients: int = setting(20, "the number of clients", low=1)
+    file: str | None = setting(
+        None, "a split that `fedglean partition --save` wrote, instead of the three above"
+    )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str = setting("cnn", "the net")
-    norm: str = setting("static", "how it normalises")
+    name: str = setting("cnn", "the model, one of `fedglean list models`")
+    norm: str = setting("static", "the model's normalisation, such as group")
     dropout: float = setting(
         0.0,
         "share of hidden units that mlp drops; only for fed-shvr with perturb = dropout",
@@ -79,17 +81,25 @@ class GateConfig:
 class EngineConfig:
     executor: str = setting(
         "auto",
-        "clients one by one (loop), as one tensor program (stack), or as is faster (auto)",
+        "train clients one by one (loop), side by side (stack), or as is faster (auto)",
         choices=("auto", "loop", "stack"),
     )
-    placement: str = setting("here", "where blocks run", choices=("here", "workers", "ray"))
+    placement: str = setting(
+        "here",
+        "where clients train: in this process (here), one per core (workers), a cluster (ray)",
+        choices=("here", "workers", "ray"),
+    )
     workers: int = setting(
         0, "processes; 0 means one per core, on CUDA one per GPU, on ray one per CPU", low=0
     )
     device: str = setting(
-        "auto", "where to compute; auto is cuda if there is one", choices=("auto", "cpu", "cuda")
+        "auto",
+        "where to compute: cpu, cuda, or cuda if there is one (auto)",
+        choices=("auto", "cpu", "cuda"),
     )
-    dtype: str = setting("float32", "precision of training", choices=("float32", "float64"))
+    dtype: str = setting(
+        "float32", "precision of training: float32 or float64", choices=("float32", "float64")
+    )
     compile: bool = setting(
         False, "fuse stacked steps with torch.compile on CUDA; takes a minute for each kind of step"
     )
@@ -98,9 +108,9 @@ class EngineConfig:
         True, "use only CUDA kernels that repeat their last bits; twice as fast without"
     )
     threads: int = setting(
-        1, "torch threads; another number changes the last bits", low=1, high=1024
+        1, "the number of torch threads; another one changes the last bits", low=1, high=1024
     )
-    block: int = setting(16, "clients whose uploads are summed together", low=1)
+    block: int = setting(16, "how many clients are served and summed together", low=1)
     evaluate_every: int = setting(1, "rounds between tests", low=1)
     checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
 
@@ -116,11 +126,11 @@ class Config:
     data: DataConfig
     split: SplitConfig
     model: ModelConfig
-    rounds: int = setting(50, "number of rounds", low=1)
+    rounds: int = setting(50, "the number of rounds", low=1)
     seed: int = setting(0, "the seed of everything random", low=0, high=2**63 - 1)
     strong: str = setting("fixmatch-ra", "the strong augmentation")
     use: str | None = setting(
-        None, "a Python file with your own methods, models, data sets, views and the like"
+        None, "a Python file with your own methods, models, data sets, partitions or views"
     )
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()

@@ -1,0 +1,132 @@
+"""Options of commands, made from the fields of dataclasses: what a field says is also its help."""
+
+import inspect
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedglean.errors import ConfigError
+from fedglean.runs.config import FLAT, Config
+from fedglean.schema import fields_of
+
+Parameter = inspect.Parameter
+
+METHOD = "Method"
+#: What chooses or changes a whole configuration, and is no field of it.
+METHOD_HELP = (
+    "A method from `fedglean list methods`; it may bring defaults of its own, which "
+    "`fedglean config METHOD` shows."
+)
+PRESET_HELP = "A published setting from `fedglean list presets`."
+FILE_HELP = "A configuration in TOML; flags override it."
+SET_HELP = "A setting of the method, such as rate=0.1, or any other key; repeat it for each."
+
+#: Keys that --set does not take, and what does.
+OUTSIDE = {
+    "method": "name it as the argument",
+    "preset": "use --preset",
+    "file": "use --config",
+    "use": "use --use",
+}
+
+
+def configured(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a configuration: it gets `options` for `configure`."""
+    one_method = {
+        "method": Annotated[str | None, typer.Argument(help=METHOD_HELP)],
+        "preset": _option(str | None, PRESET_HELP, METHOD),
+        "file": _option(Path | None, FILE_HELP, METHOD, "--config"),
+    }
+    return _with_options(command, one_method)
+
+
+def configured_for_all(command: Callable[..., None]) -> Callable[..., None]:
+    """Those options that make sense for several methods at once."""
+    return _with_options(command, {})
+
+
+def _with_options(command: Callable[..., None], more: dict[str, Any]) -> Callable[..., None]:
+    """Only what was given on the command line is among the `options`; all else is a default."""
+    own = [one for name, one in inspect.signature(command).parameters.items() if name != "options"]
+    more = {**more, "set": _option(list[str] | None, SET_HELP, METHOD)}
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in more.items()
+    ]
+    taken = {*more, *(one.name for one in own)}
+    shared += [one for one in _parameters(Config) if one.name not in taken]
+
+    @wraps(command)
+    def wrapper(context: typer.Context, **given: Any) -> None:
+        options: dict[str, Any] = {}
+        for one in shared:
+            value = given.pop(one.name)
+            source = context.get_parameter_source(one.name)
+            if source is not None and source.name != "DEFAULT":
+                options[one.name] = value
+        for text in options.pop("set", []):
+            key, value = assignment(text)
+            options[key] = value
+        command(options=options, **given)
+
+    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+    wrapper.__signature__ = inspect.Signature([context, *own, *shared])  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _parameters(kind: Any, section: str = "") -> Iterator[Parameter]:
+    """An option for every field, in panels by section.
+
+    A truth value gets a flag that turns it on; what is on by default, `--set` turns off.
+    """
+    short = {path: name for name, path in FLAT.items()}
+    for name, (field, hint) in fields_of(kind).items():
+        path = f"{section}.{name}" if section else name
+        if is_dataclass(hint):
+            yield from _parameters(hint, name)
+        if path not in short or field.default is True:
+            continue
+        flag = f"--{short[path].replace('_', '-')}"
+        annotation = _option(hint, help_of(kind, name), section.capitalize() or METHOD, flag)
+        yield Parameter(
+            short[path], Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
+        )
+
+
+def help_of(kind: type, name: str) -> str:
+    """What a field says, as a sentence."""
+    metadata = fields_of(kind)[name][0].metadata
+    text: str = metadata["help"]
+    if not all(choice in text for choice in metadata["choices"]):
+        text += f": {', '.join(metadata['choices'])}"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _option(hint: Any, text: str, panel: str, *names: str) -> Any:
+    return Annotated[hint, typer.Option(*names, help=text, rich_help_panel=panel)]
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """`key=value`, with the value as TOML reads it or else as text, so that most texts need no
+    quotes.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(f"'--set {text}' is not an assignment; write '--set key=value'")
+    if key in OUTSIDE:
+        raise ConfigError(
+            f"'--set {text}' cannot choose the {key}, which decides what settings there are; "
+            f"{OUTSIDE[key]}"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    return key, parsed if isinstance(parsed, str | int | float) else value
