@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from fedglean.runs.config import Config, configure
 from fedglean.report.picture import curves
+from fedglean.runs.config import Config, configure
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRound, OnRounds
 from fedglean.runs.rounds import resume as _resume

@@ -22,19 +22,17 @@ from typing import Any
 
 import torch
 
-from fedglean.sealed import make_folder, write_whole
-from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import fitted
 from fedglean.engine.loop import PartyError
 from fedglean.errors import UNREADABLE, ConfigError, RoundError, StorageError
-from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.method import Declared
 from fedglean.methods import METHODS
-from fedglean_papers.presets import PRESETS
 from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
+from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
+from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds
@@ -52,6 +50,8 @@ from fedglean.runs.verdict import (
     leader,
     rows,
 )
+from fedglean.sealed import make_folder, write_whole
+from fedglean_papers.presets import PRESETS
 
 #: What all have in common, by flag and place in a configuration. Model and rounds may be asked for
 #: by one alone.

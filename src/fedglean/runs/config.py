@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedglean.inputs.views import STRONG
 from fedglean.data.labels import LAYOUTS
 from fedglean.data.partition import dealer, of_form
 from fedglean.data.sources import OWN, PUBLISHED, check_name
 from fedglean.errors import ConfigError, unknown
+from fedglean.inputs.views import STRONG
 from fedglean.method import Method
 from fedglean.methods import ALIASES, METHODS
 from fedglean.models import NORMS

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedglean.inputs.views import Recipe, channels_last, view
 from fedglean.data.federation import Truth
-from fedglean.inputs.images import Predictions
 from fedglean.engine.batches import Setting
+from fedglean.inputs.images import Predictions
+from fedglean.inputs.views import Recipe, channels_last, view
 from fedglean.method import Mixture
 from fedglean.models import Model
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-from fedglean.inputs.views import Recipe
-from fedglean.runs.config import Config, DataConfig, EngineConfig, make_method
 from fedglean.data.cache import cache_folder
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
@@ -29,11 +27,13 @@ from fedglean.engine.pool import Crew, Pool
 from fedglean.engine.stack import Stack
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError
-from fedglean.runs.evaluate import Evaluator
+from fedglean.inputs.views import Recipe
 from fedglean.method import Hub, Method
 from fedglean.models import Architecture, Model
 from fedglean.names import activate
 from fedglean.randomness import fold_int
+from fedglean.runs.config import Config, DataConfig, EngineConfig, make_method
+from fedglean.runs.evaluate import Evaluator
 from fedglean.tree import Record
 
 EXECUTORS = {"loop": Loop, "stack": Stack}

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedglean import tree
-from fedglean.runs.checkpoint import Checkpoints
-from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
-from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
 from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, StorageError, no_folder
-from fedglean.runs.evaluate import Predictor
-from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.method import Mixture
 from fedglean.names import brought_by
+from fedglean.runs.checkpoint import Checkpoints
+from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
+from fedglean.runs.evaluate import Predictor
+from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
+from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.tree import Record
 
 if TYPE_CHECKING:

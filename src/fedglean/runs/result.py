@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedglean.runs.config import Config
 from fedglean.errors import ConfigError, unknown
+from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
 
 

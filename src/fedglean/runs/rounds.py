@@ -10,15 +10,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedglean.exchange.aggregate import Reply, Reports, add_reports, mean_reports
-from fedglean.runs.config import Config
 from fedglean.engine.here import Exchange, Kept, exchange_together
 from fedglean.engine.loop import Call, Conversation, Party, PartyError, side_by_side
 from fedglean.errors import plain
+from fedglean.exchange.aggregate import Reply, Reports, add_reports, mean_reports
+from fedglean.method import Ask, Talk
+from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder, commit
-from fedglean.method import Ask, Talk
 from fedglean.runs.result import Result
 from fedglean.tree import Record
 

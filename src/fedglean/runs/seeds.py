@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
-from fedglean.sealed import locked, write_whole
-from fedglean.runs.config import Config, fingerprint
 from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
 from fedglean.errors import UNREADABLE, ConfigError, StorageError
+from fedglean.runs.config import Config, fingerprint
 from fedglean.runs.experiment import prepare_seeds
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds, Run, play
+from fedglean.sealed import locked, write_whole
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedglean.runs.config import Config, make_method
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.runs.evaluate import plain_logits
 from fedglean.methods.central import Central
+from fedglean.runs.config import Config, make_method
+from fedglean.runs.evaluate import plain_logits
 from fedglean.runs.result import Result
 from fedglean.runs.seeds import SeedsResult, Spread
 
