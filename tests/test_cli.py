@@ -304,21 +304,37 @@ def test_an_interrupt_before_the_first_round_says_that_nothing_was_written(
     assert (result.exit_code, result.stderr) == (130, "stopped; nothing was written yet\n")
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from fedglean.cli import main; main()",
-        "run",
-        "hub-only",
-        "--rounds",
-        "60",
-    ]
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_torch_is_imported_is_a_sentence(kind: signal.Signals) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "fedglean", "run", "hub-only"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "torch" not in process.stderr.readline():
+        pass
+    process.send_signal(kind)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.endswith("stopped\n")
+    assert "Traceback" not in errors
+
+
+def test_the_version_is_told_without_importing_torch() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "fedglean", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout == call("--version").output
+    assert "torch" not in told.stderr
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on_and_does(
+    kind: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "fedglean", "run", "hub-only", "--rounds", "60"]
     process = subprocess.Popen([*command, "--out", "here"], stderr=subprocess.PIPE, text=True)
     metrics, deadline = tmp_path / "here/metrics.jsonl", time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(kind)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.endswith("stopped; 'fedglean resume here' continues it\n")

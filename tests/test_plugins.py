@@ -637,7 +637,7 @@ def test_a_run_does_not_go_on_with_another_version_of_a_package(site: Path) -> N
 
 def test_a_fresh_process_finds_a_package_and_says_where_it_is_broken(site: Path) -> None:
     install(site, "import nowhere\n")
-    command = [sys.executable, "-c", "from fedglean.cli import main; main()", "list"]
+    command = [sys.executable, "-m", "fedglean", "list"]
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
     broken = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert broken.returncode == 2

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import fedglean
+from fedglean import public
 
 
 def test_the_documented_names_are_the_public_ones() -> None:
@@ -15,6 +16,7 @@ def test_the_documented_names_are_the_public_ones() -> None:
     section = text.split("## The public names")[1].split("##")[0]
     documented = set(re.findall(r"`(\w+)`", section))
     assert documented == set(fedglean.__all__)
+    assert fedglean.__all__ == public.__all__
     assert all(hasattr(fedglean, name) for name in documented)
 
 

@@ -229,7 +229,7 @@ def test_the_command_finds_the_cluster_at_ray_address_and_actors_know_a_file_of_
         "run mine --use own.py --model my-net --labels fraction:0.5 --clients 6 --block 6 --rounds "
         "1 --executor loop"
     )
-    program = [sys.executable, "-c", "from fedglean.cli import main; main()", *words.split()]
+    program = [sys.executable, "-m", "fedglean", *words.split()]
     command = [*program, "--device", "cpu", "--placement", "ray", "--out", "run"]
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     done = subprocess.run(

@@ -19,7 +19,7 @@ import pytest
 from fedglean.report.watch import Watcher
 from shown_runs import Made, Reader, call, lines
 
-MAIN = [sys.executable, "-c", "from fedglean.cli import main; main()"]
+MAIN = [sys.executable, "-m", "fedglean"]
 
 
 @contextmanager

@@ -1,13 +1,10 @@
 """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
-from fedglean.errors import FedgleanError
-from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
-from fedglean.runs.api import resume, resume_seeds, run, run_seeds, train, train_seeds
-from fedglean.runs.compare import Comparison, compare, resume_comparison
-from fedglean.runs.config import Config, configure
-from fedglean.runs.predict import predict
-from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedglean.public import *
 
 __all__ = [
     "Ask",
@@ -34,3 +31,10 @@ __all__ = [
     "train",
     "train_seeds",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for: torch alone takes a second."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fedglean' has no attribute '{name}'")
+    return getattr(import_module("fedglean.public"), name)

@@ -2,6 +2,7 @@
 its traceback.
 """
 
+from fedglean.__main__ import main
 from fedglean.cli import (
     compare,
     deploy,
@@ -14,7 +15,3 @@ from fedglean.cli import (
 from fedglean.cli.shared import app
 
 __all__ = ["app", "compare", "deploy", "export", "look", "main", "report", "reproduce", "train"]
-
-
-def main() -> None:
-    app()
