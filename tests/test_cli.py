@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
-from fedglean import cli
+from fedglean import __version__, cli
 from fedglean.cli import look, train
 from fedglean.data.split_file import load_split
 from fedglean.errors import StorageError
@@ -463,7 +463,7 @@ def test_list_alone_shows_all_but_the_presets() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert call("--version").output.startswith("fedglean ")
+    assert call("--version").output == f"fedglean {__version__}\n"
 
 
 def test_the_demo_compares_three_runs_and_replaces_an_older_demo(

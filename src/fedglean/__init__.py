@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedglean.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedglean.public import *
 

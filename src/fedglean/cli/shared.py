@@ -6,12 +6,11 @@ import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import NoSuchOption
 from typer.core import TyperGroup
 
 from fedglean.cli.options import help_of
@@ -19,7 +18,10 @@ from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.methods import METHODS
 from fedglean.runs.config import Config, settings_of
 from fedglean.runs.kinds import kind_of
+from fedglean.version import __version__
 
+# typer depends on click or, from 0.26 on, brings a copy of its own; this error is in either.
+NoSuchOption = import_module(typer.BadParameter.__module__).NoSuchOption
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
 #: In the order in which a newcomer needs them; any other command comes last.
@@ -55,16 +57,12 @@ class Commands(TyperGroup):
             raise ended(f"error: {error}", error.exit_code) from error
         except NoSuchOption as error:
             setting = error.option_name.lstrip("-").replace("-", "_")
-            takes = error.ctx is not None and any(
-                each.name == "set" for each in error.ctx.command.params
-            )
-            if not takes or not any(setting in settings_of(method) for method in METHODS):
+            takes_settings = any(option.name == "set" for option in error.ctx.command.params)
+            if not takes_settings or not any(setting in settings_of(each) for each in METHODS):
                 raise
-            told = (
-                f"there is no option {error.option_name}; a method's setting is given as --set "
-                f"{setting}=VALUE"
-            )
-            raise ended(f"error: {told}", ConfigError.exit_code) from error
+            hint = f"a method's setting is given as --set {setting}=VALUE"
+            sentence = f"error: there is no option {error.option_name}; {hint}"
+            raise ended(sentence, ConfigError.exit_code) from error
         except KeyboardInterrupt as error:
             raise ended("stopped", INTERRUPTED) from error
         except OSError as error:
@@ -88,7 +86,7 @@ Use = Annotated[Path | None, typer.Option(help=help_of(Config, "use"))]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"fedglean {version('fedglean')}")
+        print(f"fedglean {__version__}")
         raise typer.Exit
 
 

@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from fedglean.engine.loop import PartyError
 from fedglean.engine.pool import Gone, as_bytes, cores, unpacked
 from fedglean.engine.servant import Servant, with_images, without_images
 from fedglean.errors import ConfigError, RoundError
+from fedglean.version import __version__
 
 #: Seconds that actors have to start: they import torch, and wait for free CPUs.
 PATIENCE = 300.0
@@ -236,4 +236,4 @@ def _told() -> Iterator[None]:
 
 
 def _versions() -> dict[str, str]:
-    return {"fedglean": version("fedglean"), "torch": torch.__version__}
+    return {"fedglean": __version__, "torch": torch.__version__}

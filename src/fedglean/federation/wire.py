@@ -21,7 +21,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -39,6 +38,7 @@ from fedglean.names import digests
 from fedglean.runs.config import Config, make_method, resolve
 from fedglean.sealed import pack, unpack
 from fedglean.tree import Record, Tree
+from fedglean.version import __version__
 
 T = TypeVar("T")
 
@@ -185,11 +185,7 @@ def own_version() -> str:
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
         code.update(b"\n".join([name.encode(), *path.read_bytes().splitlines()]))
-    try:
-        number = version("fedglean")
-    except PackageNotFoundError:  # run from its sources
-        number = "0"
-    return f"{number} (code {code.hexdigest()[:8]})"
+    return f"{__version__} (code {code.hexdigest()[:8]})"
 
 
 #: Letters in which there may be models: what branches send chooses none at the hub.

@@ -14,9 +14,9 @@ prior is a slow average of the class shares that clients report, pseudo-labels a
 model's, used where it or the local model is sure. Features and proxies meet through two learned
 linear maps, which travel with the model as `projection.*`. What is different: momentum starts
 afresh at every visit (the release hands one optimiser from client to client), and a client weighs
-its images once (there its labelled ones twice). A fully labelled client does all of this with its
-own images, as they are put among the unlabelled ones; a client without labels lacks the supervised
-term.
+as many images as it has (there its labelled ones stand 2000 times in the list that is counted). A
+fully labelled client does all of this with its own images, as they are put among the unlabelled
+ones; a client without labels lacks the supervised term.
 
 The hub needs each client's rows one by one, so this method cannot be combined with secure
 aggregation.

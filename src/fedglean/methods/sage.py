@@ -8,8 +8,8 @@ is the global guess.
 
 The rule and all numbers follow the released code; the paper's tables use it on ResNet-8. What is
 different here: momentum starts afresh at every visit (the release hands one optimiser from client
-to client), and a client weighs as many images as it has (there its labelled ones count twice, for
-they are put among the unlabelled ones too).
+to client), and a client weighs as many images as it has (there it weighs as long a list as it
+trains on, in which its labelled images stand 2000 times).
 
 A fully labelled client does all of this with its own images, as SAGE puts them among the unlabelled
 ones; a client without labels trains on the targets alone.

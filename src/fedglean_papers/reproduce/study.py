@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fedglean.version import __version__
 
 
 @dataclass(frozen=True)
@@ -83,4 +84,4 @@ def _commit() -> str:
         found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
         found = ""
-    return found or f"version {version('fedglean')}"
+    return found or f"version {__version__}"
