@@ -3,13 +3,14 @@
 import os
 import signal
 import sys
-from importlib.metadata import version
+
+from fedglean.version import __version__
 
 
 def main() -> None:
     """Run the command line. To be terminated is to be interrupted: both end in a sentence."""
     if sys.argv[1:] == ["--version"]:
-        print(f"fedglean {version('fedglean')}")
+        print(f"fedglean {__version__}")
         return
     interrupted = signal.getsignal(signal.SIGINT)
     if interrupted is signal.default_int_handler:  # a shell ignores it for what runs in background
