@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -41,17 +41,17 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from flwr.app import Message
 from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.partition import Split
 from fedglean.engine.here import Here, Kept, Ledger, Visit
 from fedglean.federation.branch import Branch
-from fedglean.federation.flower import Flower
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.post import Post, parts_of
-from fedglean.federation.wire import Plan
+from fedglean.federation.local import LocalCarrier
+from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.options import HubOptions
+from fedglean.federation.placement import Branches
+from fedglean.federation.plan import Plan
 from fedglean.methods import METHODS
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
@@ -193,19 +193,28 @@ class Meter:
     waiting: int = 0
 
 
-class Metered(LocalGrid):
+class Metered(LocalCarrier):
     """Counts what it carries, and keeps the branches' CPU apart."""
 
     meter: Meter
 
-    def answer(self, node: int, message: Message) -> Message:
+    def ask(self, questions: Mapping[int, bytes], seconds: float) -> Mapping[str, int]:
+        self.meter.down += sum(map(len, questions.values()))
+        return self._timed(lambda: super(Metered, self).ask(questions, seconds))
+
+    def order(
+        self, orders: Mapping[int, bytes], common: bytes, group: str, seconds: float
+    ) -> Mapping[str, int]:
+        self.meter.asked.update(orders)
+        self.meter.down += sum(map(len, orders.values())) + len(common) * len(orders)
+        return self._timed(lambda: super(Metered, self).order(orders, common, group, seconds))
+
+    def _timed(self, deliver: Callable[[], Mapping[str, int]]) -> Mapping[str, int]:
         began = time.process_time()
-        reply = super().answer(node, message)
+        names = deliver()
         self.meter.branches += time.process_time() - began
-        self.meter.asked.add(node)
-        self.meter.down += sum(map(len, parts_of(message).values()))
-        self.meter.up += sum(map(len, parts_of(reply).values()))
-        return reply
+        self.meter.up += sum(len(self.waiting[name]) for name in names)
+        return names
 
 
 def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
@@ -215,39 +224,41 @@ def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
         experiment.placement,
         len(experiment.federation.declared),
     )
-    grid = Metered(
+    carrier = Metered(
         Branch(number, "b", holdings(experiment, number), scratch / "state" / str(number))
         for number in range(count)
     )
-    grid.meter = Meter()
-    post = Post(
-        grid, experiment.dataset.classes, count, list(experiment.dataset.train_images.shape[1:])
-    )
-    declared = post.enrol()
+    carrier.meter = Meter()
+    dataset = experiment.dataset
+    options = HubOptions(images=scratch, branches=count, out=scratch)
+    mailbox = Mailbox(carrier, options, dataset.classes, dataset.train_images.shape[1:])
+    declared = mailbox.enrol()
     plan = Plan.of(experiment.config, experiment.dataset)
     common = (federation, old.executor, old.block, old.quorum, old.stretch)
-    placement = Flower(
-        *common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef"
+    placement = Branches(
+        *common, mailbox=mailbox, method=experiment.method, plan=plan, run="0123456789abcdef"
     )
-    spent, exchange = 0.0, Post.exchange
+    spent, exchange = 0.0, Mailbox.exchange
 
     def timed(*arguments: Any) -> Any:
         nonlocal spent
-        began, before = time.process_time(), grid.meter.branches
+        began, before = time.process_time(), carrier.meter.branches
         answer = Here.exchange(*arguments)
-        spent += time.process_time() - began - (grid.meter.branches - before)
+        spent += time.process_time() - began - (carrier.meter.branches - before)
         return answer
 
     def weighed(*arguments: Any) -> Any:
-        came = exchange(*arguments)
-        held = sum(len(body) for own in came.values() for body in own if isinstance(body, bytes))
-        grid.meter.waiting = max(grid.meter.waiting, held)
-        return came
+        received = exchange(*arguments)
+        held = sum(
+            len(body) for own in received.values() for body in own if isinstance(body, bytes)
+        )
+        carrier.meter.waiting = max(carrier.meter.waiting, held)
+        return received
 
     at_first = peak_memory()
-    with patch.object(Flower, "exchange", timed), patch.object(Post, "exchange", weighed):
+    with patch.object(Branches, "exchange", timed), patch.object(Mailbox, "exchange", weighed):
         for _ in rounds(replace(experiment, placement=placement), scratch / "flower"):
-            meter, cpu, grid.meter, spent = grid.meter, spent, Meter(), 0.0
+            meter, cpu, carrier.meter, spent = carrier.meter, spent, Meter(), 0.0
     asked = len(meter.asked)
     return {
         "asked": asked,

@@ -1,4 +1,4 @@
-"""The placement `flower` on a grid in this process: the same model as a simulation, whatever a
+"""A federation on a grid in this process: the same model as a simulation, whatever a
 branch sends.
 """
 
@@ -14,25 +14,35 @@ import torch
 from flwr.app import Error, Message
 
 from fedglean.federation.branch import Branch
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.post import Post, parts_of, reply_to
-from fedglean.federation.states import States
-from fedglean.federation.wire import (
+from fedglean.federation.flower.carrier import parts_of, reply_to
+from fedglean.federation.letters import (
     Answer,
     Declaration,
     Malformed,
     Question,
     read,
     read_answer,
-    trees_of,
-    written,
+    write,
+    write_answer,
 )
+from fedglean.federation.states import States
 from fedglean.method import Upload
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing.compare import difference
 from fedglean.testing.faults import DAMAGES, drop, not_a_number, poison
-from flower_grid import METHODS, QUICK, ROUNDING, branches, on_flower, played, refusals, same, small
+from flower_grid import (
+    METHODS,
+    ROUNDING,
+    LocalGrid,
+    branches,
+    mailbox_of,
+    on_flower,
+    played,
+    refusals,
+    same,
+    small,
+)
 
 
 def kept_at_branches(progress: Progress, folder: Path) -> dict[int, Any]:
@@ -96,7 +106,7 @@ def damaged(damage: Callable[[Upload], Any]) -> Callable[[bytes], bytes]:
     def change(body: bytes) -> bytes:
         answer, upload = read_answer(body, 1 << 30)
         harmed = damage(upload) if upload is not None else None
-        return written(answer, trees_of(harmed) if isinstance(harmed, Upload) else harmed)
+        return write_answer(answer, harmed) if isinstance(harmed, Upload) else write(answer, harmed)
 
     return change
 
@@ -117,18 +127,18 @@ GARBAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut off": (lambda body: body[: len(body) // 2], "damaged"),
     "a bit turned": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "checksum"),
     "a model": (
-        lambda body: written(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}),
+        lambda body: write(read(Answer, body, 1 << 30)[0], {"trees": _model(), "weights": {}}),
         "a model",
     ),
     "a tree in a tree": (
-        lambda body: written(read(Answer, body, 1 << 30)[0], NESTED),
+        lambda body: write(read(Answer, body, 1 << 30)[0], NESTED),
         "trees in trees",
     ),
     "too large": (lambda body: body + bytes(1 << 26), "bytes, but at most"),
     "deep": (lambda body: _raw('{"dict": [' * 5000), "."),
-    "another letter": (lambda body: written(Question([])), "Answer"),
-    "a name of ours": (lambda body: written(read(Answer, body, 1 << 30)[0], TAKEN), "keep"),
-    "no trees": (lambda body: written(read(Answer, body, 1 << 30)[0]), "."),
+    "another letter": (lambda body: write(Question([])), "Answer"),
+    "a name of ours": (lambda body: write(read(Answer, body, 1 << 30)[0], TAKEN), "keep"),
+    "no trees": (lambda body: write(read(Answer, body, 1 << 30)[0]), "."),
 }
 
 
@@ -185,7 +195,7 @@ def test_nobody_answers_for_another_or_for_another_round(
 
         def altered(body: bytes, change: dict[str, Any] = change) -> bytes:
             answer, tree = read(Answer, body, 1 << 30)
-            return written(replace(answer, **change), tree)
+            return write(replace(answer, **change), tree)
 
         grid = Tampered(branches(experiment, tmp_path), 1, 1, reworded(altered))
         progress = played(on_flower(experiment, grid))
@@ -216,7 +226,7 @@ def test_words_of_a_branch_are_shown_without_what_would_move_a_cursor(tmp_path: 
     experiment = prepare(small("fed-shvr", model="mlp", rounds=1))
 
     def shouting(body: bytes) -> bytes:
-        return written(Answer(1, 0, 1, error="\x1b[2J\ud800 all is well"))
+        return write(Answer(1, 0, 1, error="\x1b[2J\ud800 all is well"))
 
     grid = Tampered(branches(experiment, tmp_path), 1, 1, reworded(shouting))
     assert refusals(played(on_flower(experiment, grid)))[0] == (1, " [2J  all is well")
@@ -245,14 +255,11 @@ def test_a_branch_that_declares_the_impossible_is_refused(
     class Lying(Branch):
         def _declaration(self, question: Question) -> bytes:
             honest, _ = read(Declaration, super()._declaration(question))
-            return written(replace(honest, **lie))
+            return write(replace(honest, **lie))
 
     own[1] = Lying(**vars(own[1]))
-    dataset = experiment.dataset
-    post = Post(
-        LocalGrid(own), dataset.classes, 5, list(dataset.train_images.shape[1:]), QUICK, said.append
-    )
-    assert sorted(post.enrol(quorum=0.8)) == [0, 2, 3, 4]
+    mailbox = mailbox_of(LocalGrid(own), experiment, tell=said.append)
+    assert sorted(mailbox.enrol(quorum=0.8)) == [0, 2, 3, 4]
     assert any("refused branch 1: it declares impossible images" in sentence for sentence in said)
 
 
@@ -262,7 +269,7 @@ def test_a_branch_cannot_have_the_hub_build_a_model_by_a_declaration(
     """A model's size is a number in its letter: building one of a node's choice would take all
     memory there is.
     """
-    letter = written(Declaration(0, "north", 1, 1, [1, 8, 8], [1], [1]), _model())
+    letter = write(Declaration(0, "north", 1, 1, [1, 8, 8], [1], [1]), _model())
     monkeypatch.setattr(
         "fedglean.tree.Architecture.from_json", lambda fields: pytest.fail("it was built")
     )

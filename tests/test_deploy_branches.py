@@ -13,17 +13,26 @@ from flwr.app import Message
 
 from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, DataError, RoundError, plain
-from fedglean.federation.apps import client_app_of
 from fedglean.federation.branch import Branch
-from fedglean.federation.flower import Flower
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.post import Post
+from fedglean.federation.letters import Declaration, write
+from fedglean.federation.placement import Branches
+from fedglean.federation.plan import Unable, function_of
 from fedglean.federation.states import States
-from fedglean.federation.wire import Declaration, Malformed, function_of, written
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing.faults import drop
-from flower_grid import QUICK, branches, on_flower, played, refusals, same, small
+from flower_grid import (
+    QUICK,
+    LocalGrid,
+    app_of,
+    branches,
+    mailbox_of,
+    on_flower,
+    played,
+    refusals,
+    same,
+    small,
+)
 
 
 class Silent(LocalGrid):
@@ -51,7 +60,7 @@ def test_a_silent_branch_is_waited_for_once_and_comes_back_with_the_state_it_had
 ) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=4))
     grid = Silent(branches(experiment, tmp_path))
-    flower = on_flower(experiment, grid, replace(QUICK, deadline=5.0, grace=0.3))
+    flower = on_flower(experiment, grid, {**QUICK, "deadline": 5.0, "grace": 0.3})
     progress = played(flower, rounds=1)
     grid.mute = 101
     began = time.monotonic()
@@ -76,15 +85,15 @@ def test_without_a_quorum_it_waits_says_so_and_gives_up(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp"))
     grid, said = LocalGrid(branches(experiment, tmp_path)), []
     flower = on_flower(experiment, grid)
-    assert isinstance(flower.placement, Flower)
-    flower.placement.post.tell = said.append
+    assert isinstance(flower.placement, Branches)
+    flower.placement.mailbox.nodes.tell = said.append
     grid.gone = {100, 101, 102}
     began = time.monotonic()
     with pytest.raises(
         RoundError, match=r"only 2 of 5 branches could be reached within .* the quorum is 3"
     ):
         played(flower)
-    assert time.monotonic() - began > QUICK.gathering and said == [
+    assert time.monotonic() - began > QUICK["gathering"] and said == [
         "2 of 5 branches can be reached, the quorum is 3; waiting"
     ]
 
@@ -110,29 +119,22 @@ def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
     own, said = branches(experiment, tmp_path), []
     grid = LocalGrid([own[0], own[0], own[1]])
     grid.keys = {100: b"north", 101: b"south", 102: b"nobody's"}
-    post = Post(
-        grid,
-        experiment.dataset.classes,
-        2,
-        [1, 8, 8],
-        QUICK,
-        said.append,
-        {0: b"north", 1: b"south"},
-    )
+    keys = {0: b"north", 1: b"south"}
+    mailbox = mailbox_of(grid, experiment, tell=said.append, keys=keys)
     with pytest.raises(RoundError, match="branch 1 did not join"):
-        post.enrol()
+        mailbox.enrol()
     assert [each for each in said if "refused" in each] == [
         "refused a node that claims to be branch 0: it has the key of branch 1",
         "refused a node that claims to be branch 1: it has a key that was not admitted",
     ]
     del grid.apps[100]  # north is away: nobody takes its place
-    grid.apps[101] = client_app_of(own[0])
-    post.failed.clear()
+    grid.apps[101] = app_of(own[0])
+    mailbox.nodes.here.clear()
     with pytest.raises(RoundError, match="branches 0, 1 did not join"):
-        post.enrol()
-    grid.apps |= {100: client_app_of(own[0]), 101: client_app_of(own[1])}
+        mailbox.enrol()
+    grid.apps |= {100: app_of(own[0]), 101: app_of(own[1])}
     grid.starts[101] = 1  # started again with its own number
-    assert sorted(post.enrol()) == [0, 1] and post.nodes == {0: 100, 1: 101}
+    assert sorted(mailbox.enrol()) == [0, 1] and mailbox.nodes.of_branch == {0: 100, 1: 101}
 
 
 class Restarting(LocalGrid):
@@ -160,7 +162,7 @@ def test_a_node_that_was_started_again_in_mid_round_gets_its_order_once_more(
 ) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=2))
     grid = Restarting(branches(experiment, tmp_path))
-    progress = played(on_flower(experiment, grid, replace(QUICK, deadline=30.0, grace=30.0)))
+    progress = played(on_flower(experiment, grid, {**QUICK, "deadline": 30.0, "grace": 30.0}))
     assert grid.lost and not refusals(progress) and same(played(experiment), progress)
 
 
@@ -196,11 +198,11 @@ def test_a_node_that_cannot_say_who_it_is_is_not_asked_all_the_time(tmp_path: Pa
 def test_a_node_that_never_says_who_it_is_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedglean.federation.post.INTRODUCTION", 1.5)
+    monkeypatch.setattr("fedglean.federation.nodes.INTRODUCTION", 1.5)
     experiment = prepare(small("fed-shvr", model="mlp", rounds=2))
     own = branches(experiment, tmp_path)
     grid = Silent(own)
-    flower = on_flower(experiment, grid, replace(QUICK, gathering=5.0))
+    flower = on_flower(experiment, grid, {**QUICK, "gathering": 5.0})
     grid.apps[200] = grid.apps[100]
     grid.mute, grid.gone = 200, {104}
     began = time.monotonic()
@@ -215,18 +217,18 @@ def test_a_number_that_is_taken_is_free_again_when_its_node_is_gone(tmp_path: Pa
     own, said = branches(experiment, tmp_path), []
     grid = LocalGrid(own)
     flower = on_flower(experiment, grid)
-    assert isinstance(flower.placement, Flower)
-    flower.placement.post.tell = said.append
+    assert isinstance(flower.placement, Branches)
+    flower.placement.mailbox.nodes.tell = said.append
     progress = played(flower, rounds=1)
     grid.apps[200] = grid.apps[103]
     progress = played(flower, progress, rounds=2)
     assert (
         said == ["refused a second node that claims to be branch 3"]
-        and flower.placement.post.nodes[3] == 103
+        and flower.placement.mailbox.nodes.of_branch[3] == 103
     )
     del grid.apps[103]
     progress = played(flower, progress, rounds=3)
-    assert flower.placement.post.nodes[3] == 200
+    assert flower.placement.mailbox.nodes.of_branch[3] == 200
     assert same(played(experiment), progress)
 
 
@@ -311,7 +313,7 @@ def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
     "name", ["os:system", "fedglean.methods.common:Model", "_secret", "sgd", "start.__call__", ""]
 )
 def test_a_hub_can_name_client_functions_only(name: str) -> None:
-    with pytest.raises(Malformed, match="there is no client function"):
+    with pytest.raises(Unable, match="there is no client function"):
         function_of(name, prepare(small("semifl")).method)
 
 
@@ -321,14 +323,16 @@ def test_a_hub_can_name_client_functions_only(name: str) -> None:
 def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
     error: Exception, bug: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own, said = branches(prepare(small("fed-shvr", model="mlp")), tmp_path)[1], list[str]()
+    experiment, said = prepare(small("fed-shvr", model="mlp")), list[str]()
+    own = branches(experiment, tmp_path)[1]
 
     def broken(classes: Any) -> Any:
         raise error
 
-    post = Post(LocalGrid([replace(own, images=broken)]), [], 5, [1, 8, 8], QUICK, said.append)
+    grid = LocalGrid([replace(own, images=broken)])
+    mailbox = mailbox_of(grid, experiment, tell=said.append)
     with pytest.raises(RoundError):
-        post.enrol()
+        mailbox.enrol()
     kind = type(error).__name__
     assert (
         f"a node that calls itself branch 1 cannot take part: {kind} at the branch; its own log "
@@ -342,12 +346,13 @@ def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
 
 
 def test_a_node_cannot_fill_the_hubs_log(tmp_path: Path) -> None:
-    own, said = branches(prepare(small("fed-shvr", model="mlp")), tmp_path)[1], list[str]()
+    experiment, said = prepare(small("fed-shvr", model="mlp")), list[str]()
+    own = branches(experiment, tmp_path)[1]
 
     class Talkative(Branch):
         def declare(self, question: bytes) -> bytes:
-            return written(Declaration(1, "", 1, 1, [1] * 100_000, [], []))
+            return write(Declaration(1, "", 1, 1, [1] * 100_000, [], []))
 
     with pytest.raises(RoundError):
-        Post(LocalGrid([Talkative(**vars(own))]), [], 5, [1, 8, 8], QUICK, said.append).enrol()
+        mailbox_of(LocalGrid([Talkative(**vars(own))]), experiment, tell=said.append).enrol()
     assert max(map(len, said)) == 300

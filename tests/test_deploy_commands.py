@@ -13,17 +13,13 @@ from typer.testing import CliRunner
 
 from fedglean.cli import app
 from fedglean.errors import ConfigError, RoundError, StorageError
-from fedglean.federation.commands import (
-    HubOptions,
-    admitted,
-    follow,
-    superlink_command,
-    supernode_command,
-)
-from fedglean.federation.hub import Journal
+from fedglean.federation.flower.processes import wait_until_free
+from fedglean.federation.flower.start_branch import supernode_command
+from fedglean.federation.flower.start_hub import superlink_command
+from fedglean.federation.journal import Journal, follow
 from fedglean.federation.keys import make_branch_key, make_hub_keys, public_key
-from fedglean.federation.processes import Address, wait_until_free
-from fedglean.federation.table import COLUMNS, rendered, row_of
+from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
+from fedglean.report.hub_table import COLUMNS, rendered, row_of
 from fedglean.runs.config import configure, to_toml
 
 
@@ -56,7 +52,11 @@ def test_keys_in_a_folder_of_others_are_refused_in_a_sentence() -> None:
 
 
 def options(tmp_path: Path, keys: Path | None) -> HubOptions:
-    return HubOptions(tmp_path, tmp_path / "run", 2, Address("127.0.0.1", 8000), keys, {}, 10, 5, 5)
+    return HubOptions(tmp_path, 2, tmp_path / "run", "127.0.0.1:8000", keys, {}, 10, 5, 5)
+
+
+def branch(folder: Path, name: str = "north") -> BranchOptions:
+    return BranchOptions(images=folder, number=1, state=folder, name=name)
 
 
 @pytest.mark.parametrize("host", ["not/a/name", "hub.example.org:8000", "", "https://hub"])
@@ -75,7 +75,7 @@ def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -
     )
     assert "--disable-runtime-dependency-installation" in link
     node = supernode_command(
-        1, "north", tmp_path, tmp_path, Address("hub", 8000), keys / "ca.crt", keys / "branch.key"
+        branch(tmp_path), Address("hub", 8000), keys / "ca.crt", keys / "branch.key"
     )
     assert "--auth-supernode-private-key" in node and "--insecure" not in node
     assert "--insecure" in superlink_command(options(tmp_path, None), tmp_path / "state.db")
@@ -85,15 +85,17 @@ def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -
 
 def test_options_of_a_hub_are_remembered(tmp_path: Path) -> None:
     own = replace(options(tmp_path, tmp_path), admit={1: tmp_path / "a.pub"})
-    own.save(tmp_path / "options.json")
-    assert HubOptions.load(tmp_path / "options.json") == own
+    (own.out / "flower").mkdir(parents=True)
+    own.save()
+    assert HubOptions.of(own.out) == own
+    assert HubOptions.of(tmp_path) is None
 
 
 def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
     north, south = (make_branch_key(tmp_path / name / "branch.key") for name in ("north", "south"))
     assert (
-        admitted([str(north), str(south)], 2)
-        == admitted([f"1={south}", f"0={north}"], 2)
+        read_admitted([str(north), str(south)], 2)
+        == read_admitted([f"1={south}", f"0={north}"], 2)
         == {0: north, 1: south}
     )
     for texts, reason in (
@@ -103,9 +105,9 @@ def test_a_key_is_admitted_for_one_number(tmp_path: Path) -> None:
         (["0=nothing.pub"], "there is no nothing.pub"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            admitted(texts, 2)
+            read_admitted(texts, 2)
     (tmp_path / "noise.pub").write_bytes(b"no\xffise")
-    assert list(admitted([str(tmp_path / "noise.pub")], 1)) == [0]
+    assert list(read_admitted([str(tmp_path / "noise.pub")], 1)) == [0]
     with pytest.raises(ConfigError, match="is not a public key"):
         public_key(tmp_path / "noise.pub")
 
@@ -150,11 +152,12 @@ def test_the_exit_code_of_the_command_is_that_of_the_run(tmp_path: Path) -> None
         journal = Journal(file)
         journal.tell("2 of 2 branches")
         for number in (1, 2):
-            journal.row([f"{number} of 2", *["x"] * 7])
+            journal.show_round({"round": number}, 2)
         journal.end(5, "error: too few")
-        assert follow(path, link, said.append) == 5
+        shown = lambda line, asked: said.append(f"{line['round']} {asked}")  # noqa: E731
+        assert follow(path, link.poll, said.append, shown) == 5
         link.kill()
-    assert [text.split()[0] for text in said] == ["2", "round", "2", "error:"]
+    assert said == ["2 of 2 branches", "1 2", "2 2", "error: too few"]
 
 
 def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
@@ -171,17 +174,17 @@ def test_a_hub_whose_app_was_killed_does_not_wait_for_it(
         assert hub.stdout is not None and hub.stdout.readline()
         Timer(1.0, hub.kill).start()
         with pytest.raises(RoundError, match="app was killed"):
-            follow(journal, link, print)
-        monkeypatch.setattr("fedglean.federation.commands.START", 0.1)
+            follow(journal, link.poll, print, print)
+        monkeypatch.setattr("fedglean.federation.journal.START", 0.1)
         with pytest.raises(RoundError, match="did not start"):
-            follow(journal, link, print)
+            follow(journal, link.poll, print, print)
         link.kill()
 
 
 @pytest.mark.parametrize("name", ['St. "Mary"', "back\\slash", "two\nlines"])
 def test_a_name_that_flower_cannot_take_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Flower cannot pass on"):
-        supernode_command(0, name, tmp_path, tmp_path, Address("hub", 1), None, None)
+        supernode_command(branch(tmp_path, name), Address("hub", 1))
 
 
 @pytest.mark.parametrize("host", ["[::1]", "no-such-host.invalid"])
@@ -196,10 +199,10 @@ def test_resume_starts_the_hub_as_it_was_started(
     config, own = configure("hassle", model="cnn", rounds=7, rate=0.5), options(tmp_path, tmp_path)
     (own.out / "flower").mkdir(parents=True)
     (own.out / "flower" / "hub.toml").write_text(to_toml(config))
-    own.save(own.out / "flower" / "options.json")
+    own.save()
     started: list[object] = []
     monkeypatch.setattr(
-        "fedglean.federation.commands.run_hub", lambda *given: started.append(given[:2]) or 130
+        "fedglean.cli.deploy.run_hub", lambda *given: started.append(given[:2]) or 130
     )
     said = CliRunner().invoke(app, ["resume", str(own.out)])
     assert said.exit_code == 130 and started == [(config, own)]
@@ -218,6 +221,6 @@ def test_the_package_does_without_flower() -> None:
     """Importing the command line, and all that a simulation needs, imports no Flower."""
     code = (
         "import sys; sys.modules['flwr'] = None; import fedglean.cli, fedglean.testing, "
-        "fedglean.federation.branch"
+        "fedglean.federation.branch, fedglean.federation.hub"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flwr.superlink.main import create_app
 
-from fedglean.federation.guarded import APP, for_nodes, with_our_app
+from fedglean.federation.flower.guarded import APP, for_nodes, with_our_app
 
 HUB, BRANCH = "10.0.0.7", "10.0.0.8"
 
@@ -64,10 +64,12 @@ SEAL = {".info/CONTENT": "pyproject.toml,e5d6,3024"}
 @pytest.mark.parametrize(
     "theirs",
     [
-        packed(**{"pyproject.toml": APP, "fedglean/federation/apps.py": "evil", **SEAL}),
+        packed(**{"pyproject.toml": APP, "fedglean/federation/flower/apps.py": "evil", **SEAL}),
         packed(
             **{
-                "pyproject.toml": APP.replace("fedglean.federation.apps:client_app", "os:abort"),
+                "pyproject.toml": APP.replace(
+                    "fedglean.federation.flower.apps:client_app", "os:abort"
+                ),
                 **SEAL,
             }
         ),

@@ -3,10 +3,12 @@ of them.
 """
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +22,29 @@ from typer.testing import CliRunner
 
 from fedglean.cli import app
 from fedglean.data.folders import from_folder
+from fedglean.data.party_folders import branch_images, hub_images
 from fedglean.errors import ConfigError, DataError, RoundError, StorageError
-from fedglean.federation import wire
+from fedglean.federation import letters
 from fedglean.federation.branch import Branch
-from fedglean.federation.commands import HubOptions, run_branch, run_hub
-from fedglean.federation.folders import branch_images, hub_images
-from fedglean.federation.hub import Hosting, federate, serve
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.processes import Address
-from fedglean.federation.wire import Declaration, Question, read, written
+from fedglean.federation.flower.carrier import FlowerCarrier
+from fedglean.federation.flower.start_branch import run_branch
+from fedglean.federation.flower.start_hub import run_hub
+from fedglean.federation.hub import federate, serve
+from fedglean.federation.letters import Declaration, Question, read, write
+from fedglean.federation.options import HubOptions
 from fedglean.method import Mixture
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import gather
+from fedglean.report.hub_table import row_of
 from fedglean.report.page import told
-from fedglean.runs.config import configure, to_toml
+from fedglean.runs.config import Config, configure, to_toml
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.predict import predict
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import run
 from fedglean.sealed import write_whole
 from fedglean.testing.compare import difference
+from flower_grid import LocalGrid
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "semifl": {"epochs": 1, "threshold": 0.2, "active": 1.0},
@@ -82,16 +87,33 @@ def branches(root: Path, state: Path) -> list[Branch]:
     ]
 
 
-def hosting(root: Path, out: Path, method: str = "semifl", **options: Any) -> Hosting:
-    options = (
-        {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"}
-        | OPTIONS.get(method, {})
-        | options
-    )
-    config = configure(method, **options)
-    path = out.with_suffix(".toml")
-    path.write_text(to_toml(config))
-    return Hosting(str(path), str(root), str(out), 2, deadline=1.0, grace=0.2, gathering=0.3)
+@dataclass(frozen=True)
+class Plan:
+    """How a hub is started."""
+
+    config: Config
+    options: HubOptions
+
+
+def hosting(root: Path, out: Path, method: str = "semifl", **changes: Any) -> Plan:
+    own = {"model": "mlp", "rounds": 2, "dtype": "float64", "device": "cpu"}
+    config = configure(method, **own | OPTIONS.get(method, {}) | changes)
+    times = {"deadline": 1.0, "grace": 0.2, "gathering": 0.3}
+    return Plan(config, HubOptions(images=root, branches=2, out=out, **times))
+
+
+def federated(
+    grid: LocalGrid,
+    plan: Plan,
+    tell: Callable[[str], object] = print,
+    on_row: Callable[[list[str]], object] = print,
+) -> Result:
+    """What the hub of that plan comes to on a grid of Flower's."""
+
+    def on_round(line: Any, asked: int) -> None:
+        on_row(row_of(line, asked, plan.config.rounds))
+
+    return federate(FlowerCarrier(grid, 0.01), plan.config, plan.options, tell, on_round)
 
 
 def models(result: Result) -> dict[str, Any]:
@@ -106,7 +128,7 @@ def test_a_federation_of_folders_is_the_simulation_of_them(
     method: str, root: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    result = federate(
+    result = federated(
         LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run", method), said.append
     )
     options = OPTIONS[method] | {"device": "cpu", "executor": "loop", "dtype": "float64"}
@@ -132,18 +154,17 @@ def test_a_method_of_ones_own_lies_on_both_sides(root: Path, tmp_path: Path) -> 
         "threshold": 0.2,
         "device": "cpu",
     }
-    plan = hosting(root, tmp_path / "run")
-    Path(plan.config).write_text(to_toml(configure("pseudo-avg", **options)))
+    plan = replace(hosting(root, tmp_path / "run"), config=configure("pseudo-avg", **options))
     knowing, other = branches(root, tmp_path)
     rows: list[list[str]] = []
-    federate(LocalGrid([replace(knowing, use=use), other]), plan, print, rows.append)
+    federated(LocalGrid([replace(knowing, use=use), other]), plan, print, rows.append)
     assert rows[0][1] == "1 of 2" and "branch 1: ConfigError at the branch" in rows[0][-1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="torch finds no CUDA device here"):
-        federate(
+        federated(
             LocalGrid(branches(root, tmp_path)),
             hosting(root, tmp_path / "run", device="cuda"),
             print,
@@ -163,7 +184,7 @@ def test_a_gpu_that_is_not_there_is_missed_before_any_work(root: Path, tmp_path:
     said = CliRunner().invoke(app, [*command, "--insecure", "--device", "cuda"])
     assert said.exit_code == ConfigError.exit_code and "no CUDA device" in said.output
     said = CliRunner().invoke(app, [*command, "--insecure", "--device", "tpu"])
-    assert said.exit_code == ConfigError.exit_code and "choose auto, cpu or cuda" in said.output
+    assert said.exit_code == ConfigError.exit_code and "auto, cpu, cuda" in said.output
 
 
 def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> None:
@@ -188,7 +209,7 @@ def test_keys_are_named_or_refused_to_be_named(root: Path, tmp_path: Path) -> No
 
 
 def test_the_run_folder_is_that_of_a_simulation(root: Path, tmp_path: Path) -> None:
-    federate(
+    federated(
         LocalGrid(branches(root, tmp_path)), hosting(root, tmp_path / "run"), lambda sentence: None
     )
     shown = predict(
@@ -200,9 +221,36 @@ def test_the_run_folder_is_that_of_a_simulation(root: Path, tmp_path: Path) -> N
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
     assert all(0 < line["pseudo"]["confident_share"] <= 1 for line in lines if not line["final"])
-    assert (tmp_path / "run" / "curves.png").exists()
     split = RunFolder(tmp_path / "run").split()
     assert split.names == ("north", "south") and [len(part) for part in split.labelled] == [0, 15]
+
+
+def test_a_hub_alone_trains_without_branches_and_without_keys(root: Path, tmp_path: Path) -> None:
+    options = ["--images", str(root), "--branches", "0", "--out", str(tmp_path / "run")]
+    short = ["--model", "mlp", "--rounds", "2"]
+    said = CliRunner().invoke(app, ["deploy", "hub", "hub-only", *options, *short])
+    assert said.exit_code == 0, said.output
+    assert (tmp_path / "run" / "curves.png").exists()
+    again = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
+    assert again.exit_code == 0 and "already finished" in again.output
+    options[-1] = str(tmp_path / "other")
+    refused = CliRunner().invoke(app, ["deploy", "hub", "semifl", *options, *short])
+    assert refused.exit_code == ConfigError.exit_code and "--branches" in refused.output
+
+
+def test_a_page_names_a_floor_that_needs_no_branches(root: Path, tmp_path: Path) -> None:
+    plan = hosting(root, tmp_path / "run")
+    out = written_down(plan)
+    north = branches(root, tmp_path)[:1]
+    south = replace(north[0], number=1, name="south")
+    federated(LocalGrid([*north, south]), plan)
+    start, _ = told(gather([out]), Examiner())["help"]["how"][-2:]
+    arguments = shlex.split(start.replace(" --out ", f" --out {tmp_path}/"))
+    assert "--branches 0" in start and "--keys" not in start and "--insecure" not in start
+    assert CliRunner().invoke(app, arguments[1:]).exit_code == 0
+    floor = arguments[arguments.index("--out") + 1]
+    (answer,) = told(gather([out, Path(floor)]), Examiner())["help"]["answers"]
+    assert answer["floor"] == "hub-only"
 
 
 class Stopping(LocalGrid):
@@ -240,9 +288,9 @@ def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(
     if stopped:
         grid.round = "3-"
         with pytest.raises(KeyboardInterrupt):
-            federate(grid, plan, said.append, rows.append)
+            federated(grid, plan, said.append, rows.append)
         grid.round = None
-    federate(grid, plan, said.append, rows.append)
+    federated(grid, plan, said.append, rows.append)
     assert (
         said[0] == "1 of 2 branches have joined, the quorum is 1; waiting up to 0.3 s for branch 1"
     )
@@ -260,7 +308,7 @@ def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
     method: str, root: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    whole = federate(
+    whole = federated(
         LocalGrid(branches(root, tmp_path / "a")),
         hosting(root, tmp_path / "whole", method),
         said.append,
@@ -269,12 +317,12 @@ def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
     grid.round = "2-"
     plan = hosting(root, tmp_path / "stopped", method)
     with pytest.raises(KeyboardInterrupt):
-        federate(grid, plan, said.append)
+        federated(grid, plan, said.append)
     fresh = LocalGrid(
         branches(root, tmp_path / "b")
     )  # node ids mean nothing: these come in another order
     fresh.apps = dict(zip((7, 8), reversed(fresh.apps.values()), strict=True))
-    result = federate(fresh, plan, said.append)
+    result = federated(fresh, plan, said.append)
     assert "continuing after round 1 of 2" in said
     assert difference(dict(whole.predictors), dict(result.predictors)) is None
     kinds = [[line["round"] for line in each.history] for each in (whole, result)]
@@ -283,11 +331,13 @@ def test_a_hub_that_was_stopped_in_a_round_goes_on_from_the_last_finished_one(
 
 def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path) -> None:
     grid = LocalGrid(branches(root, tmp_path))
-    federate(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
+    federated(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
     with pytest.raises(StorageError, match="another configuration"):
-        federate(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
+        federated(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
     with pytest.raises(StorageError, match="a run with 2 branches"):
-        federate(grid, replace(hosting(root, tmp_path / "run"), branches=3), lambda sentence: None)
+        plan = hosting(root, tmp_path / "run")
+        options = replace(plan.options, branches=3)
+        federated(grid, replace(plan, options=options), lambda sentence: None)
 
 
 def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(
@@ -300,11 +350,11 @@ def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(
     )
     grid.round = "2-"
     with pytest.raises(KeyboardInterrupt):
-        federate(grid, plan, said.append)
+        federated(grid, plan, said.append)
     other = branches(root, tmp_path)
     other[1] = replace(other[1], images=branch_images(root / "clients" / "north"))
     with pytest.raises(RoundError, match="only 1 of 2 branches could be reached"):
-        federate(LocalGrid(other), plan, said.append)
+        federated(LocalGrid(other), plan, said.append)
     assert any("this run began with" in sentence for sentence in said)
 
 
@@ -313,32 +363,37 @@ def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> N
     grid, plan = Stopping(branches(root, tmp_path)), hosting(images, tmp_path / "run")
     grid.round = "2-"
     with pytest.raises(KeyboardInterrupt):
-        federate(grid, plan, lambda sentence: None)
+        federated(grid, plan, lambda sentence: None)
     (images / "hub" / "0" / "0.png").unlink()
     with pytest.raises(DataError, match="not those that the split was made from"):
-        federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
+        federated(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
     shutil.copy(root / "hub" / "0" / "0.png", images / "hub" / "0")
-    assert federate(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1][
+    assert federated(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1][
         "final"
     ]
 
 
+def written_down(plan: Plan) -> Path:
+    """The run folder, with how the hub is started, as the command line leaves it to the app."""
+    out = plan.options.out
+    (out / "flower").mkdir(parents=True)
+    plan.options.save()
+    (out / "flower" / "hub.toml").write_text(to_toml(plan.config))
+    return out
+
+
 def test_the_journal_ends_with_the_exit_code(root: Path, tmp_path: Path) -> None:
-    for place, own in (("good", branches(root, tmp_path)), ("bad", branches(root, tmp_path)[:1])):
-        (tmp_path / place).mkdir()
-        path = tmp_path / place / "hub.json"
-        path.write_text(json.dumps(vars(hosting(root, tmp_path / place / "run", quorum=1.0))))
-        if place == "good":
-            serve(LocalGrid(own), path)
-        else:
-            with pytest.raises(RoundError):
-                serve(LocalGrid(own), path)
-    good, bad = (_journal(tmp_path / place) for place in ("good", "bad"))
-    assert good[-1]["code"] == 0 and next(line["row"][:2] for line in good if "row" in line) == [
-        "1 of 2",
-        "2 of 2",
-    ]
-    assert bad[-1]["code"] == RoundError.exit_code and "branch 1 did not join" in bad[-1]["told"]
+    good, bad = (
+        written_down(hosting(root, tmp_path / name, quorum=1.0)) for name in ("good", "bad")
+    )
+    serve(FlowerCarrier(LocalGrid(branches(root, tmp_path)), 0.01), good)
+    with pytest.raises(RoundError):
+        serve(FlowerCarrier(LocalGrid(branches(root, tmp_path)[:1]), 0.01), bad)
+    said = _journal(good)
+    assert said[-1]["code"] == 0
+    assert next((each["line"]["round"], each["asked"]) for each in said if "line" in each) == (1, 2)
+    said = _journal(bad)
+    assert said[-1]["code"] == RoundError.exit_code and "branch 1 did not join" in said[-1]["told"]
 
 
 class Replaced(Stopping):
@@ -357,12 +412,12 @@ class Replaced(Stopping):
 def test_the_last_words_of_a_killed_hubs_app_are_not_for_the_hub_that_was_started_since(
     root: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "hub.json").write_text(json.dumps(vars(hosting(root, tmp_path / "run"))))
+    out = written_down(hosting(root, tmp_path / "run"))
     grid = Replaced(branches(root, tmp_path))
-    grid.round, grid.journal = "2-", tmp_path / "journal.jsonl"
+    grid.round, grid.journal = "2-", out / "flower" / "journal.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        serve(grid, tmp_path / "hub.json")
-    assert not _journal(tmp_path)
+        serve(FlowerCarrier(grid, 0.01), out)
+    assert not _journal(out)
 
 
 class Unlike(LocalGrid):
@@ -371,7 +426,7 @@ class Unlike(LocalGrid):
     def answer(self, node: int, message: Message) -> Message:
         with pytest.MonkeyPatch.context() as patch:
             if node == 101:
-                patch.setattr(wire, "own_version", lambda: "9.9.9 (code 00000000)")
+                patch.setattr(letters, "own_version", lambda: "9.9.9 (code 00000000)")
             return super().answer(node, message)
 
 
@@ -380,16 +435,16 @@ def test_a_branch_of_another_version_is_refused_before_it_trains(
 ) -> None:
     said: list[str] = []
     rows: list[list[str]] = []
-    result = federate(
+    result = federated(
         Unlike(branches(root, tmp_path)), hosting(root, tmp_path / "run"), said.append, rows.append
     )
-    theirs, ours = "fedglean 9.9.9 (code 00000000)", f"fedglean {wire.own_version()}"
+    theirs, ours = "fedglean 9.9.9 (code 00000000)", f"fedglean {letters.own_version()}"
     assert f"it comes from {theirs}, and this is {ours}; install the same" in " ".join(said)
     assert f"it comes from {ours}, and this is {theirs}; install the same" in caplog.text, (
         "the branch is told as well"
     )
     assert {row[-1] for row in rows[:2]} == {"branch 1: not there when it was asked"}
-    alone = federate(
+    alone = federated(
         LocalGrid(branches(root, tmp_path / "a")[:1]), hosting(root, tmp_path / "alone"), print
     )
     assert difference(models(alone), models(result)) is None
@@ -409,14 +464,14 @@ def test_a_branch_whose_file_of_methods_is_not_the_hubs_is_refused(
         "active": 1.0,
         "threshold": 0.2,
     }
-    plan = hosting(root, tmp_path / "run")
-    Path(plan.config).write_text(to_toml(configure("pseudo-avg", device="cpu", **options)))
+    config = configure("pseudo-avg", device="cpu", **options)
+    plan = replace(hosting(root, tmp_path / "run"), config=config)
     north, south = (
         replace(each, use=str(file))
         for each, file in zip(branches(root, tmp_path), (use, other), strict=False)
     )
     rows: list[list[str]] = []
-    federate(LocalGrid([north, south]), plan, print, rows.append)
+    federated(LocalGrid([north, south]), plan, print, rows.append)
     assert rows[0][-1].startswith("branch 1: the --use file or package") and rows[0][-1].endswith(
         "copy the hub's here"
     )
@@ -429,12 +484,12 @@ def test_too_few_branches_give_up_and_the_same_command_goes_on_later(
     with pytest.raises(
         RoundError, match=r"branch 1 did not join within 0\.3 s, but the quorum is 2 of 2"
     ):
-        federate(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
+        federated(LocalGrid(branches(root, tmp_path)[:1]), plan, said.append)
     assert said == [
         "1 of 2 branches have joined, the quorum is 2; waiting up to 0.3 s for branch 1"
     ]
-    result = federate(LocalGrid(branches(root, tmp_path)), plan, said.append)
-    whole = federate(
+    result = federated(LocalGrid(branches(root, tmp_path)), plan, said.append)
+    whole = federated(
         LocalGrid(branches(root, tmp_path / "b")),
         hosting(root, tmp_path / "whole", quorum=1.0),
         print,
@@ -443,7 +498,9 @@ def test_too_few_branches_give_up_and_the_same_command_goes_on_later(
 
 
 def _journal(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (folder / "flower" / "journal.jsonl").read_text().splitlines()
+    ]
 
 
 def test_each_party_reads_its_own_part_of_what_a_simulation_reads(
@@ -451,7 +508,7 @@ def test_each_party_reads_its_own_part_of_what_a_simulation_reads(
 ) -> None:
     whole, hub = from_folder(root), hub_images(root)
     declared = [
-        read(Declaration, branch.declare(written(Question(list(hub.classes)))))[0]
+        read(Declaration, branch.declare(write(Question(list(hub.classes)))))[0]
         for branch in branches(root, tmp_path)
     ]
     own = hub.dataset(declared)
@@ -508,16 +565,24 @@ def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(
         (own / part).symlink_to(root / part)
     outs = [tmp_path / "run", tmp_path / "run-hub-only"]
     for out, method in zip(outs, ("semifl", "hub-only"), strict=True):
-        federate(
+        federated(
             LocalGrid(branches(root, tmp_path / method)),
             hosting(own, out, method),
             lambda sentence: None,
         )
         options = HubOptions(
-            own, out, 2, Address("hub", 8000), tmp_path / "keys", {0: tmp_path / "a.pub"}, 10, 5, 5
+            images=own,
+            branches=2,
+            out=out,
+            listen="hub:8000",
+            keys=tmp_path / "keys",
+            admit={0: tmp_path / "a.pub"},
+            deadline=10,
+            grace=5,
+            gathering=5,
         )
         (out / "flower").mkdir()
-        options.save(out / "flower" / "options.json")
+        options.save()
 
     data = told(gather(outs), Examiner())
     first = data["groups"][0]
@@ -552,11 +617,12 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(
     root: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    own = HubOptions(root, out, 2, Address("127.0.0.1", 8000), None, {}, 10, 5, 5)
-    federate(LocalGrid(branches(root, tmp_path)), hosting(root, out), lambda sentence: None)
+    plan = hosting(root, out)
+    own = plan.options
+    federated(LocalGrid(branches(root, tmp_path)), plan)
     before = sorted(out.rglob("*"))
     with pytest.raises(StorageError, match="another configuration"):
-        run_hub(configure("fed-shvr"), own, print)
+        run_hub(configure("fed-shvr"), own, print, lambda line, asked: None)
     assert sorted(out.rglob("*")) == before
     (tmp_path / "new" / "flower").mkdir(parents=True)
     hold = "import sys, time, pathlib; from fedglean.sealed import lock; "
@@ -567,7 +633,12 @@ def test_a_hub_touches_nothing_of_a_run_that_is_another_or_at_work(
     ) as other:
         assert other.stdout is not None and other.stdout.readline()
         with pytest.raises(StorageError, match="another process is working"):
-            run_hub(configure("semifl"), replace(own, out=tmp_path / "new"), print)
+            run_hub(
+                configure("semifl"),
+                replace(own, out=tmp_path / "new"),
+                print,
+                lambda line, asked: None,
+            )
         with pytest.raises(StorageError, match="another process is working"):
             run_branch(["false"], tmp_path / "new", print)
         other.kill()

@@ -24,9 +24,11 @@ import pytest
 from safetensors.torch import load_file
 
 from fedglean.engine.here import Deliver
-from fedglean.federation.commands import HubOptions, superlink_command, supernode_command
+from fedglean.federation.flower.processes import FlowerCommands
+from fedglean.federation.flower.start_branch import supernode_command
+from fedglean.federation.flower.start_hub import superlink_command
 from fedglean.federation.keys import HubKeys, make_branch_key, make_hub_keys
-from fedglean.federation.processes import Address, Tools
+from fedglean.federation.options import Address, BranchOptions, HubOptions
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
@@ -149,33 +151,28 @@ def _kill(folder: Path, word: str) -> None:
     The youngest first: one whose starter is killed is asked to end, and would say goodbye to the
     hub.
     """
-    for number in sorted(_processes(folder), reverse=True):
-        with suppress(ProcessLookupError, FileNotFoundError):
-            if word.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
-                os.killpg(os.getpgid(number), signal.SIGKILL)
+    for number in sorted(_processes(folder, word), reverse=True):
+        with suppress(ProcessLookupError):
+            os.killpg(os.getpgid(number), signal.SIGKILL)
 
 
 def _linger(folder: Path, word: str) -> None:
     """A process of this test hears of nothing any more, as on a machine that is busy."""
-    (number,) = (
-        each
-        for each in _processes(folder)
-        if word.encode() in Path(f"/proc/{each}/cmdline").read_bytes()
-    )
+    (number,) = _processes(folder, word)
     os.kill(number, signal.SIGSTOP)
 
 
-def _processes(folder: Path) -> list[int]:
-    """Those that work in the folder, or whose command line or environment names it."""
+def _processes(folder: Path, word: str = "") -> list[int]:
+    """Those that work in the folder, or whose command line or environment names it; with the word
+    in their command line.
+    """
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            about = [(place / name).read_bytes() for name in ("cmdline", "environ")] + [
-                os.readlink(place / "cwd").encode()
-            ]
-            if int(place.name) != os.getpid() and any(
-                str(folder).encode() in text for text in about
-            ):
+            command = (place / "cmdline").read_bytes()
+            about = [command, (place / "environ").read_bytes(), os.readlink(place / "cwd").encode()]
+            is_here = any(str(folder).encode() in text for text in about)
+            if is_here and word.encode() in command and int(place.name) != os.getpid():
                 found.append(int(place.name))
     return found
 
@@ -208,8 +205,11 @@ def test_the_page_about_deployment_works_as_it_is_written(folder: Path) -> None:
             folder,
             "a refusal",
         )
-    assert re.findall(r"^\d of 2 {3,}(\d of 2)", said, re.M) == ["2 of 2"] * 2, said
+    assert re.findall(r"^[-0-9]+ [:0-9]+ \d of 2 {3,}(\d of 2)", said, re.M) == ["2 of 2"] * 2, said
     assert not [each for line in _metrics(folder) for each in line["refused"]], said
+    refused = logs["stranger"].read_text()
+    assert "the hub does not let it in: its key was not admitted" in refused
+    assert "\x1b" not in refused + said and "$ FLWR" not in said
     predicted, resumed = finished(after, folder).strip().rsplit("\n", 1)
     assert "north-images/200.png" in predicted and resumed == "first-run is already finished"
     secrets = [
@@ -235,19 +235,22 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
             _kill(folder, "south-state")
         _wait_for_order(folder, "north", 3, at_north, at_hub)
         _linger(folder, "flwr-serverapp")
-        _kill(folder, "first-run")
+        at_hub.kill()
+        wait_until(
+            lambda: not _processes(folder, "superlink") + _processes(folder, "serverapp"),
+            folder,
+            "the end of what the hub had started",
+        )
         before = _metrics(folder)
         missed = [each for line in before for each in line["refused"]]
         assert before[1]["refused"] and {each["client"] for each in missed} == {1}, before
         assert {each["reason"] for each in missed[1:]} <= {"not there when it was asked"}, (
             "waited for once more"
         )
-        with running(south, folder, folder / "south-again.log"):
+        with running(south, folder, folder / "south-again.log") as branch:
             said = finished(f"{hub.strip()} --grace 60", folder)
-    assert (
-        "the app of an earlier hub is still running" in said
-        and f"continuing after round {len(before)} of 3" in said
-    )
+            branch.kill()
+    assert f"continuing after round {len(before)} of 3" in said
     lines = _metrics(folder)
     assert len(lines) >= 3 and not [
         each for line in lines[len(before) :] for each in line["refused"]
@@ -351,9 +354,9 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
         for keys, address in ports.items():
             home = folder / "links" / keys.folder.name
             home.mkdir(parents=True)
-            options = HubOptions(folder, home, 1, address, keys.folder, {}, 9, 9, 9)
+            options = HubOptions(folder, 1, home, str(address), keys.folder)
             command = superlink_command(options, home / "state.db")
-            stack.enter_context(Tools(home, print).started(command, home / "link.log"))
+            stack.enter_context(FlowerCommands(home).started(command, home / "link.log"))
         for address in ports.values():
             wait_until(
                 lambda address=address: _listens(address),
@@ -365,9 +368,10 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
             home = folder / f"node {number}"
             home.mkdir()
             key = folder / "branch.key" if authority else None
-            command = supernode_command(number, name, folder, home, ports[keys], authority, key)
+            options = BranchOptions(images=folder, number=number, state=home, name=name)
+            command = supernode_command(options, ports[keys], authority, key)
             nodes[name] = stack.enter_context(
-                Tools(home, print).started(command, home / "node.log")
+                FlowerCommands(home).started(command, home / "node.log")
             )
         for number, (name, node) in enumerate(nodes.items()):
             log = folder / f"node {number}" / "node.log"

@@ -4,7 +4,7 @@ the messages.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
@@ -13,13 +13,11 @@ import torch
 from flwr.app import Message
 
 from fedglean import tree
-from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.engine.here import Exchange, Kept
 from fedglean.exchange.aggregate import Reply
 from fedglean.federation.branch import Branch
-from fedglean.federation.flower import Flower
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.post import Post, parts_of
-from fedglean.federation.wire import Answer, Declaration, Malformed, Plan, read
+from fedglean.federation.flower.carrier import parts_of
+from fedglean.federation.letters import Answer, Declaration, Malformed, read
 from fedglean.methods import METHODS
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare
@@ -27,6 +25,7 @@ from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 from fedglean.testing.trial import Watched, served, small_experiment
 from fedglean.tree import Tree
+from flower_grid import LocalGrid, on_flower
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "deploy.md").read_text("utf-8")
 #: Beside tensors, a letter has names, shapes and a checksum: so many bytes, and so many for each
@@ -135,7 +134,7 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
     if method != "fed-shvr":
         options["active"] = 1.0
     experiment = prepare(configure(method, **options))
-    federation, old = experiment.federation, experiment.placement
+    federation = experiment.federation
 
     def branch(number: int) -> Branch:
         held = federation.labelled[number], federation.unlabelled[number]
@@ -143,16 +142,8 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
 
     grid = Recording([branch(number) for number in range(3)])
     grid.letters = []
-    post = Post(grid, experiment.dataset.classes, 3, [1, 8, 8])
-    post.enrol()
-    plan = Plan.of(experiment.config, experiment.dataset)
-    common = (federation, old.executor, old.block, old.quorum, old.stretch)
-    flower: Here = Flower(
-        *common, post=post, method=experiment.method, plan=plan, run="0123456789abcdef"
-    )
-    assert play_round(
-        replace(experiment, placement=flower), Progress(0, experiment.start(), Kept(), []), 1
-    )
+    flower = on_flower(experiment, grid, {})
+    assert play_round(flower, Progress(0, experiment.start(), Kept(), []), 1)
     return experiment, grid.letters
 
 

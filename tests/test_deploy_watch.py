@@ -1,8 +1,6 @@
 """The supervisor of a branch sees when its node is of no more use."""
 
 import inspect
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,12 +16,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from fedglean.errors import RoundError
-from fedglean.federation.commands import _end_the_app_before, attended
-from fedglean.federation.watch import ANSWERED, TAKEN, Watch, is_at_work, take_work
-from fedglean.sealed import hold
+from fedglean.federation.flower.start_branch import watch_node
+from fedglean.federation.flower.watch import ANSWERED, TAKEN, Watch, is_at_work, take_work
 
-HEADER = "INFO :      "
+MOMENT = "2026-11-19 20:00:00 "
+HEADER = f"{MOMENT}INFO :      "
 LOST = "Run ID 1 is not in `RUNNING` status. Ignoring message 310828436066."
 
 
@@ -45,15 +42,22 @@ def node(
 
 def test_what_a_node_logs_is_shown_until_it_ends(tmp_path: Path) -> None:
     said: list[str] = []
-    with node(f"echo '{TAKEN}'; echo '{ANSWERED}train'; exit 3", tmp_path, 60) as (process, watch):
-        assert attended(process, watch, said.append) == "the node ended with status 3"
+    script = f"echo '{MOMENT}{TAKEN}'; echo '{MOMENT}{ANSWERED}train'; exit 3"
+    with node(script, tmp_path, 60) as (process, watch):
+        assert watch_node(process, watch, said.append) == "the node ended with status 3"
     assert said == [TAKEN, f"{ANSWERED}train"]
+
+
+def test_a_node_that_the_hub_does_not_let_in_is_said_to_have_a_reason(tmp_path: Path) -> None:
+    script = "echo '[code: 1] Failed to activate SuperNode.'; exit 1"
+    with node(script, tmp_path, 60) as (process, watch):
+        assert "another node with that key" in watch_node(process, watch, lambda line: None)
 
 
 @pytest.mark.parametrize("line", [LOST, "Failed to receive message 310828436066: gone"])
 def test_a_node_that_dropped_a_message_is_started_again(line: str, tmp_path: Path) -> None:
     with node(f"echo '{line}'; exec sleep 60", tmp_path, 60) as (process, watch):
-        assert "dropped a message" in attended(process, watch, lambda line: None)
+        assert "dropped a message" in watch_node(process, watch, lambda line: None)
 
 
 def test_a_reply_that_nobody_wants_any_more_is_no_trouble(tmp_path: Path) -> None:
@@ -61,48 +65,32 @@ def test_a_reply_that_nobody_wants_any_more_is_no_trouble(tmp_path: Path) -> Non
         process,
         watch,
     ):
-        assert attended(process, watch, lambda line: None) == "the node ended with status 0"
+        assert watch_node(process, watch, lambda line: None) == "the node ended with status 0"
 
 
 def test_a_node_with_a_message_that_nothing_works_on_is_started_again(tmp_path: Path) -> None:
     with node(f"echo '{TAKEN}'; exec sleep 60", tmp_path, 0.3) as (process, watch):
-        assert "nothing is working on it" in attended(process, watch, lambda line: None)
+        assert "nothing is working on it" in watch_node(process, watch, lambda line: None)
 
 
 def test_an_app_may_work_as_long_as_it_likes(tmp_path: Path) -> None:
     """It is at work until its process is gone, killed or not."""
     assert not is_at_work(tmp_path)
     code = "import sys, time; from pathlib import Path\n"
-    code += "from fedglean.federation.watch import take_work\n"
+    code += "from fedglean.federation.flower.watch import take_work\n"
     code += "place = take_work(Path(sys.argv[1])); print('at work', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE
     ) as app:
         assert app.stdout is not None and app.stdout.readline() == b"at work\n"
         with node(f"echo '{TAKEN}'; sleep 1; exit 0", tmp_path, 0.2) as (process, watch):
-            assert attended(process, watch, lambda line: None) == "the node ended with status 0"
+            assert watch_node(process, watch, lambda line: None) == "the node ended with status 0"
         assert is_at_work(tmp_path)
         app.kill()
         app.wait()
     assert not is_at_work(tmp_path)
     with take_work(tmp_path):
         assert is_at_work(tmp_path)
-
-
-def test_a_hub_does_not_start_beside_the_app_of_the_hub_before(tmp_path: Path) -> None:
-    journal, said = tmp_path / "journal.jsonl", list[str]()
-    _end_the_app_before(journal, said.append)
-    with open(journal, "a") as file:
-        hold(file)
-        with pytest.raises(RoundError, match="end its process flwr-serverapp"):
-            _end_the_app_before(journal, said.append, 0.2)
-        file.write(json.dumps({"app": os.getpid()}) + "\n")  # whoever that is, it is no app
-        file.flush()
-        with pytest.raises(RoundError, match="end its process flwr-serverapp"):
-            _end_the_app_before(journal, said.append, 0.2)
-    assert len(said) == 2
-    _end_the_app_before(journal, said.append)
-    assert len(said) == 2
 
 
 def test_flower_words_it_as_we_read_it() -> None:

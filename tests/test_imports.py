@@ -180,19 +180,22 @@ def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
         for path in FILES
         if any(within(n, "flwr") for n in imported(path))
     }
-    assert holders == {
-        f"federation/{name}.py" for name in ("apps", "guarded", "hub", "local", "post", "processes")
-    }
-    knowing = {
-        path
+    assert holders and all(holder.startswith("federation/flower/") for holder in holders)
+    assert rooms_that_know("fedglean.federation.flower") == {"federation/flower", "cli"}
+
+
+def test_a_federation_is_known_to_few_and_knows_no_report() -> None:
+    knowing = rooms_that_know("fedglean.federation")
+    assert knowing == {"federation", "federation/flower", "cli", "report", "testing"}
+    assert "federation" not in {room.split("/")[0] for room in rooms_that_know("fedglean.report")}
+
+
+def rooms_that_know(package: str) -> set[str]:
+    """Folders with a file that imports something of that package."""
+    return {
+        path.parent.relative_to(SOURCE).as_posix()
         for path in FILES
-        if any(within(name, "fedglean.federation") for name in imported(path))
-    }
-    assert {path.relative_to(SOURCE).parts[0] for path in knowing} == {
-        "federation",
-        "cli",
-        "report",
-        "testing",
+        if any(within(name, package) for name in imported(path))
     }
 
 

@@ -1,23 +1,29 @@
 """fedglean deploy: a hub and its branches on Flower."""
 
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedglean.cli.options import configured
-from fedglean.cli.shared import Use, app, say
+from fedglean.cli.options import configured, with_fields
+from fedglean.cli.shared import app, say
+from fedglean.engine.device import chosen_device
 from fedglean.errors import ConfigError, DataError, StorageError, no_folder
-from fedglean.federation.commands import (
-    HubOptions,
-    admitted,
-    run_branch,
-    run_hub,
-    supernode_command,
-)
-from fedglean.federation.processes import Address, need_flower
+from fedglean.federation.flower.processes import need_flower
+from fedglean.federation.flower.start_branch import run_branch, supernode_command
+from fedglean.federation.flower.start_hub import run_hub
+from fedglean.federation.hub import read_started
+from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.names import activate
-from fedglean.runs.config import configure
+from fedglean.report.gather import gather
+from fedglean.report.hub_table import rendered, row_of
+from fedglean.report.picture import curves
+from fedglean.runs.config import Config, configure
 from fedglean.runs.kinds import Kind, kind_of
 
 deploy = typer.Typer(
@@ -29,121 +35,76 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Use no TLS and no keys; only for a trial on one machine."),
 ]
-Keys = Annotated[Path | None, typer.Option(help="The folder that 'fedglean deploy keys' made.")]
+Admit = Annotated[
+    list[str] | None,
+    typer.Option(help="A branch's public key as NUMBER=FILE; repeat it for each branch."),
+]
 
 
 @deploy.command("hub")
 @configured
+@with_fields("hub", HubOptions)
 def deploy_hub(
-    options: dict[str, Any],
-    *,
-    images: Annotated[
-        Path, typer.Option(help="The hub's images, in hub/CLASS and optionally test/CLASS.")
-    ],
-    branches: Annotated[
-        int, typer.Option(min=1, help="How many branches there are; they are numbered from 0.")
-    ],
-    out: Annotated[
-        Path, typer.Option(help="The run folder; a run that is already there is continued.")
-    ],
-    listen: Annotated[
-        str, typer.Option(help="The address at which branches reach the hub.")
-    ] = "0.0.0.0:8000",
-    keys: Keys = None,
-    admit: Annotated[
-        list[str] | None,
-        typer.Option(help="A branch's public key as NUMBER=FILE; repeat it for each branch."),
-    ] = None,
-    insecure: Insecure = False,
-    deadline: Annotated[
-        float, typer.Option(min=1, help="Seconds that a branch has for each answer.")
-    ] = 3600,
-    grace: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds that the others still have once a quorum has answered."),
-    ] = 600,
-    gathering: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Seconds to wait for all branches at the start, and for a quorum later."
-        ),
-    ] = 600,
+    options: dict[str, Any], hub: HubOptions, admit: Admit = None, insecure: Insecure = False
 ) -> None:
     """Start a hub: run Flower's SuperLink, train with the branches that join, and show every
     round.
     """
     config = configure(**options)
-    _need_keys(keys, insecure)
-    _need_images(images)
-    if kind_of(out) is Kind.RUN:
+    if hub.branches:
+        _check_keys(hub.keys, insecure)
+        if hub.keys is not None and not admit:
+            raise ConfigError(
+                "no branch is admitted; give each branch's public key with --admit NUMBER=FILE"
+            )
+    _check_images(hub.images)
+    if kind_of(hub.out) is Kind.RUN:
         raise StorageError(
-            f"{out} holds the run of a simulation, not of a federation; choose another folder with "
-            "--out"
+            f"{hub.out} holds the run of a simulation, not of a federation; choose another folder "
+            "with --out"
         )
-    times = {"deadline": deadline, "grace": grace, "gathering": gathering}
-    if keys is not None and not admit:
-        raise ConfigError(
-            "no branch is admitted; give each branch's public key with --admit NUMBER=FILE"
-        )
-    hub = HubOptions(
-        images, out, branches, Address.read(listen), keys, admitted(admit or [], branches), **times
-    )
-    raise typer.Exit(run_hub(config, hub, say))
+    hub = replace(hub, admit=read_admitted(admit or [], hub.branches))
+    raise typer.Exit(host(config, hub))
+
+
+def host(config: Config, hub: HubOptions) -> int:
+    """Run a hub and draw what it comes to; its exit code."""
+    table = RoundTable(config.rounds)
+    code = run_hub(config, hub, say_with_time, table.show)
+    if code == 0:
+        title = f"{config.method}, {hub.branches} branches"
+        curves({config.method: gather([hub.out])[0].runs}, hub.out / "curves.png", title)
+    return code
+
+
+def resume_hub(out: Path) -> int:
+    """Start a hub as it was started before; a run that is finished needs none."""
+    if (out / "model.safetensors").exists():
+        say(f"{out} is already finished")
+        return 0
+    return host(*read_started(out))
 
 
 @deploy.command("branch")
+@with_fields("branch", BranchOptions)
 def deploy_branch(
-    images: Annotated[
-        Path,
-        typer.Option(
-            help="The branch's images; those in folders named after classes are labelled."
-        ),
-    ],
-    number: Annotated[
-        int,
-        typer.Option(min=0, help="This branch's number, which is its identity in the federation."),
-    ],
+    branch: BranchOptions,
     hub: Annotated[str, typer.Option(help="The hub's address as host:port.")],
-    state: Annotated[Path, typer.Option(help="The folder in which this branch keeps its state.")],
-    name: Annotated[str | None, typer.Option(help="A name for people to read.")] = None,
-    device: Annotated[
-        str, typer.Option(help="Where this branch computes: auto, cpu or cuda.")
-    ] = "cpu",
-    use: Use = None,
-    keys: Keys = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="The folder that 'fedglean deploy keys' made.")
+    ] = None,
     insecure: Insecure = False,
 ) -> None:
     """Join a federation with a folder of images that never leaves this machine; runs Flower's
     SuperNode.
     """
-    _need_keys(keys, insecure)
-    _need_images(images)
-    _check_device(device)
-    activate(None if use is None else str(use))
+    _check_keys(keys, insecure)
+    _check_images(branch.images)
+    chosen_device(branch.device)
+    activate(None if branch.use is None else str(branch.use))
     authority, key = (keys / "ca.crt", keys / "branch.key") if keys else (None, None)
-    own = (number, name or f"branch {number}", images, state)
-    command = supernode_command(*own, Address.read(hub), authority, key, device, use)
-    raise typer.Exit(run_branch(command, state, say))
-
-
-def _need_keys(keys: Path | None, insecure: bool) -> None:
-    if (keys is None) != insecure:
-        raise ConfigError("give either the folder of keys with --keys, or --insecure to use none")
-
-
-def _need_images(folder: Path) -> None:
-    if not folder.is_dir():
-        raise DataError(str(no_folder(folder)))
-    if not any(each.is_file() for each in folder.rglob("*")):
-        raise DataError(f"{folder} holds no files; put the images there")
-
-
-def _check_device(name: str) -> None:
-    from fedglean.engine.device import chosen_device
-
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"unknown device '{name}'; choose auto, cpu or cuda")
-    chosen_device(name)
+    command = supernode_command(branch, Address.read(hub), authority, key)
+    raise typer.Exit(run_branch(command, branch.state, say_with_time, key))
 
 
 @deploy.command("keys")
@@ -164,3 +125,35 @@ def deploy_keys(
         )
     else:
         print(f"give this file to the hub, for --admit: {make_branch_key(folder / 'branch.key')}")
+
+
+class RoundTable:
+    """Prints the rounds as rows of a table, as they come."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.has_heading = rounds, False
+
+    def show(self, line: Mapping[str, Any], asked: int) -> None:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
+        row = row_of(line, asked, self.rounds)
+        say_with_time(rendered(row, width, heading=not self.has_heading))
+        self.has_heading = True
+
+
+def say_with_time(text: str) -> None:
+    """In a file each line says when; a terminal has no room for it."""
+    for line in text.splitlines():
+        moment = "" if sys.stdout.isatty() else time.strftime("%Y-%m-%d %H:%M:%S ")
+        say(moment + line)
+
+
+def _check_keys(keys: Path | None, insecure: bool) -> None:
+    if (keys is None) != insecure:
+        raise ConfigError("give either the folder of keys with --keys, or --insecure to use none")
+
+
+def _check_images(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(str(no_folder(folder)))
+    if not any(each.is_file() for each in folder.rglob("*")):
+        raise DataError(f"{folder} holds no files; put the images there")

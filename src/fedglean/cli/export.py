@@ -8,9 +8,9 @@ import typer
 from torch import Tensor
 
 from fedglean.cli.shared import app, say
+from fedglean.data.party_folders import hub_images
 from fedglean.errors import ConfigError, StorageError
 from fedglean.export import Answer, Trained, check, need_onnx, read_run, save_onnx, save_state_dict
-from fedglean.federation.folders import hub_images
 from fedglean.report.terminal import percent
 from fedglean.runs.experiment import dataset_of
 from fedglean.runs.folder import RunFolder

@@ -3,7 +3,7 @@
 import inspect
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from fedglean.errors import ConfigError
 from fedglean.runs.config import FLAT, Config
-from fedglean.schema import fields_of
+from fedglean.schema import fields_of, read
 
 Parameter = inspect.Parameter
 
@@ -78,6 +78,36 @@ def _with_options(command: Callable[..., None], more: dict[str, Any]) -> Callabl
     own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
     wrapper.__signature__ = inspect.Signature([context, *own, *shared])  # type: ignore[attr-defined]
     return wrapper
+
+
+def with_fields(name: str, kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of a dataclass; it gets them as one, by that
+    name. Fields without a help are not for the command line.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters.values()
+        options = []
+        for field_name, (field, hint) in fields_of(kind).items():
+            if "help" in field.metadata:
+                default = Parameter.empty if field.default is MISSING else field.default
+                annotation = _option(hint, help_of(kind, field_name), "Options")
+                options.append(
+                    Parameter(
+                        field_name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+                    )
+                )
+
+        @wraps(command)
+        def wrapper(**given: Any) -> None:
+            values = {each.name: given.pop(each.name) for each in options}
+            command(**{name: read(kind, values)}, **given)
+
+        others = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own if one.name != name]
+        wrapper.__signature__ = inspect.Signature([*options, *others])  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
 
 
 def _parameters(kind: Any, section: str = "") -> Iterator[Parameter]:

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from fedglean.cli.compare import go_on_comparing
+from fedglean.cli.deploy import resume_hub
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Quiet, app, free, resumable, say
+from fedglean.cli.shared import Quiet, app, free, resumable
 from fedglean.errors import StorageError
-from fedglean.federation.commands import resume_hub
 from fedglean.report.picture import curves
 from fedglean.report.terminal import (
     comparison,
@@ -81,7 +81,7 @@ def resume(
     """Continue an interrupted run, or show the result of a finished one."""
     kind = kind_of(folder)
     if kind is Kind.FEDERATION:
-        raise typer.Exit(resume_hub(folder, say))
+        raise typer.Exit(resume_hub(folder))
     if kind is Kind.COMPARISON:
         go_on_comparing(folder, quiet)
         return

@@ -1,5 +1,5 @@
-"""A real federation on Flower: the same methods, the hub and each branch a process or a machine of
-its own.
+"""A real federation: the same methods, the hub and each branch a process or a machine of its own.
 
-`flwr` is an extra: what the command line and a branch's computation import does without it.
+Nothing here knows Flower, which carries the letters, but the room `flower/`; it is an extra, and
+what the command line and a branch's computation import does without it.
 """

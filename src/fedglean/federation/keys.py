@@ -94,7 +94,7 @@ def make_branch_key(path: Path) -> Path:
     return public
 
 
-def public_key(path: Path) -> str:
+def public_key(path: Path) -> bytes:
     """A branch's public key in the form in which Flower names a node by it."""
     try:
         key = load_ssh_public_key(path.read_bytes())
@@ -102,7 +102,7 @@ def public_key(path: Path) -> str:
         raise ConfigError(
             f"{path} is not a public key ({error}); use the branch's branch.key.pub"
         ) from error
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _put(path: Path, content: bytes, secret: bool = False) -> None:

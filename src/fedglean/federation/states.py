@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from fedglean.errors import StorageError
-from fedglean.federation.wire import Unable
+from fedglean.federation.plan import Unable
 from fedglean.sealed import make_folder, pack, unpack, write_whole
 from fedglean.tree import Tree
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import UNKNOWN
+from fedglean.data.party_folders import hub_images
 from fedglean.data.split_file import fitted, of_this, split_digest
 from fedglean.errors import DataError, FedgleanError
-from fedglean.federation.folders import hub_images
 from fedglean.report.bubbles import holder_names, holdings
 from fedglean.report.gather import Told
 from fedglean.runs.evaluate import plain_logits

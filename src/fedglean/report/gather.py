@@ -15,7 +15,7 @@ from typing import Any
 
 from fedglean.data.partition import Split
 from fedglean.errors import UNREADABLE, StorageError, no_folder
-from fedglean.federation.commands import HubOptions
+from fedglean.federation.options import HubOptions
 from fedglean.runs.config import Config, resolve
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, kind_of

@@ -44,7 +44,10 @@ def role(group: Group) -> str:
     """What runs are there for: labels alone, a reference that knows more than clients may, or a
     method to be judged.
     """
-    return _part(group.config) if any(map(len, group.runs[0].split.unlabelled)) else "reference"
+    unlabelled = group.runs[0].split.unlabelled
+    if unlabelled and not any(map(len, unlabelled)):
+        return "reference"
+    return _part(group.config)
 
 
 def _part(config: Config) -> str:
@@ -306,7 +309,8 @@ def _how(group: Group) -> list[str]:
 
     def started(method: str, out: str) -> str:
         if group.hub is not None:
-            return group.hub.command(method, *given, out=out)
+            alone = method == "hub-only" and not any(map(len, group.runs[0].split.labelled))
+            return group.hub.command(method, *given, out=out, asks_branches=not alone)
         return shlex.join(["fedglean", "run", method, *given, "--out", out])
 
     return [

@@ -1,15 +1,16 @@
-"""An experiment's clients as branches of a federation on Flower, in this process."""
+"""An experiment's clients as branches of a federation, in this process."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from fedglean.engine.here import Here
 from fedglean.federation.branch import Branch
-from fedglean.federation.flower import Flower
-from fedglean.federation.local import LocalGrid
-from fedglean.federation.post import Patience, Post
+from fedglean.federation.local import LocalCarrier
+from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.options import HubOptions
+from fedglean.federation.placement import Branches
+from fedglean.federation.plan import Plan
 from fedglean.federation.states import States
-from fedglean.federation.wire import Plan
 from fedglean.method import Method
 from fedglean.runs.experiment import Experiment
 from fedglean.testing.trial import Outcome
@@ -41,19 +42,18 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
         )
 
     count = len(federation.declared)
-    grid = LocalGrid([branch(number) for number in range(count)])
-    post = Post(
-        grid, dataset.classes, count, list(dataset.train_images.shape[1:]), Patience(poll=0.01)
-    )
-    post.enrol()
+    carrier = LocalCarrier([branch(number) for number in range(count)])
+    options = HubOptions(images=folder, branches=count, out=folder)
+    mailbox = Mailbox(carrier, options, dataset.classes, dataset.train_images.shape[1:])
+    mailbox.enrol()
     values = {each.name: getattr(old, each.name) for each in fields(Here)}
     own = {
-        "post": post,
+        "mailbox": mailbox,
         "method": experiment.method,
         "plan": Plan.of(experiment.config, dataset),
         "run": RUN,
     }
-    return replace(experiment, placement=Flower(**values | own))
+    return replace(experiment, placement=Branches(**values | own))
 
 
 def with_states(outcome: Outcome, folder: Path) -> Outcome:

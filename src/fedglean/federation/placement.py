@@ -1,4 +1,4 @@
-"""The placement `flower`: every client is a branch on a machine of its own.
+"""The placement of a real federation: every client is a branch on a machine of its own.
 
 What comes back passes the gate and is summed as in a simulation: by blocks of client numbers, in
 their order. The clients' states stay at the branches; of them the hub knows a version.
@@ -11,21 +11,22 @@ import torch
 
 from fedglean import tree
 from fedglean.engine.here import Exchange, Here, Kept, Served, Visit
+from fedglean.errors import ConfigError
 from fedglean.exchange.aggregate import Reply
 from fedglean.exchange.gate import Envelope, Refusal
-from fedglean.federation.post import Failed, Post
-from fedglean.federation.states import version_of
-from fedglean.federation.wire import (
+from fedglean.federation.carrier import Undelivered
+from fedglean.federation.letters import (
     SMALL,
     Answer,
     Broadcast,
     Malformed,
     Order,
-    Plan,
-    function_name,
     read_answer,
-    written,
+    write,
 )
+from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.plan import Plan, function_name
+from fedglean.federation.states import version_of
 from fedglean.method import Ask, Method, Upload
 from fedglean.randomness import fold_int
 from fedglean.tree import Tree
@@ -34,8 +35,8 @@ Counts = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Came:
-    """What a branch's answers came to: uploads on their way to the gate, reasons why there are
+class Received:
+    """What a branch's answers received to: uploads on their way to the gate, reasons why there are
     none.
     """
 
@@ -45,14 +46,14 @@ class Came:
 
 
 @dataclass(frozen=True)
-class Flower(Here):
-    """`here`, but clients are asked through the post. `count` hears how many pseudo-labels were
+class Branches(Here):
+    """`here`, but clients are asked by letters. `count` hears how many pseudo-labels were
     made and trusted.
 
     `asked` are the clients that were to train, until whoever tells of a round clears it.
     """
 
-    post: Post = field(kw_only=True)
+    mailbox: Mailbox = field(kw_only=True)
     method: Method = field(kw_only=True)
     plan: Plan = field(kw_only=True)
     run: str = field(kw_only=True)
@@ -62,6 +63,8 @@ class Flower(Here):
 
     def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
         """A version that is checkpointed is the one that a killed hub would go back to."""
+        if exchange.ask.purpose == "train" and not self.federation.declared:
+            raise ConfigError("the method trains at branches, and there are none; give --branches")
         self.settled.update({c: state for c, state in kept.states.items() if c not in kept.changed})
         self.asked.update(exchange.ask.to if exchange.ask.purpose == "train" else ())
         return super().exchange(exchange, kept)
@@ -73,15 +76,15 @@ class Flower(Here):
         orders = {
             client: self._order(exchange, client, states) for block in blocks for client in block
         }
-        common = written(Broadcast(round), dict(ask.message))
-        letters = self.post.exchange(orders, common, self.quorum, f"{round}-{exchange.number}")
+        common = write(Broadcast(round), dict(ask.message))
+        letters = self.mailbox.exchange(orders, common, self.quorum, f"{round}-{exchange.number}")
         limit = _limit(ask)
         for block in blocks:
-            came = {
+            received = {
                 client: self._opened(letters.get(client), exchange, client, limit)
                 for client in block
             }
-            served = self._through_the_gate(exchange, block, came)
+            served = self._through_the_gate(exchange, block, received)
             served.sums.told = [client for client in block if client in letters]
             yield served
 
@@ -100,36 +103,40 @@ class Flower(Here):
             version=_version(states.get(client)),
             settled=_version(self.settled.get(client)),
         )
-        return written(order, dict(ask.each.get(client, {})))
+        return write(order, dict(ask.each.get(client, {})))
 
     def _opened(
-        self, bodies: Sequence[bytes | Failed] | None, exchange: Exchange, client: int, limit: int
-    ) -> Came:
+        self,
+        bodies: Sequence[bytes | Undelivered] | None,
+        exchange: Exchange,
+        client: int,
+        limit: int,
+    ) -> Received:
         if not bodies:
             why = "not there when it was asked" if bodies is None else "no answer in time"
-            return Came(reasons=[why])
-        came, abstained = Came(), False
+            return Received(reasons=[why])
+        received, abstained = Received(), False
         for body in bodies:
             try:
-                if isinstance(body, Failed):
+                if isinstance(body, Undelivered):
                     raise Malformed(body.reason)
                 answer, upload = read_answer(body, limit)
                 _check(answer, exchange, client)
             except Malformed as error:
-                came.reasons.append(str(error))
+                received.reasons.append(str(error))
                 continue
             self.count(answer.seen, answer.trusted)
             if upload is None:
                 abstained = True
             else:
                 device = self.federation.hub.index.device
-                came.envelopes.append(
+                received.envelopes.append(
                     Envelope(answer.round, answer.ask, answer.client, _moved(upload, device))
                 )
-        return replace(came, abstained=abstained)
+        return replace(received, abstained=abstained)
 
     def _through_the_gate(
-        self, exchange: Exchange, block: Sequence[int], came: Mapping[int, Came]
+        self, exchange: Exchange, block: Sequence[int], received: Mapping[int, Received]
     ) -> Served:
         """`Visit` does as it does for clients of this process; only that their uploads are here
         already.
@@ -139,12 +146,14 @@ class Flower(Here):
             return [after for before in arrived.upload for after in self.deliver(before)]
 
         visit = Visit(replace(self, deliver=deliver), exchange, block, {})
-        uploads = [None if came[client].abstained else came[client].envelopes for client in block]
+        uploads = [
+            None if received[client].abstained else received[client].envelopes for client in block
+        ]
         served = visit.take(uploads)  # type: ignore[arg-type]
         for client in block:
             served.sums.refused += [
                 Refusal(exchange.round, exchange.number, client, why)
-                for why in came[client].reasons
+                for why in received[client].reasons
             ]
         return served
 

@@ -29,8 +29,8 @@ dependencies = []
 publisher = "fedglean"
 
 [tool.flwr.app.components]
-serverapp = "fedglean.federation.apps:server_app"
-clientapp = "fedglean.federation.apps:client_app"
+serverapp = "fedglean.federation.flower.apps:server_app"
+clientapp = "fedglean.federation.flower.apps:client_app"
 
 [tool.flwr.app.config]
 hub = ""
