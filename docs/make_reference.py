@@ -17,14 +17,14 @@ from typer.utils import get_params_from_function
 import fedglean
 from fedglean import errors, losses, randomness, tree
 from fedglean.cli import app
-from fedglean.cli.look import LISTS
+from fedglean.cli.look import LISTS, lines_of
 from fedglean.cli.shared import INTERRUPTED
 from fedglean.exchange.aggregate import Reply
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
 from fedglean.methods import METHODS, common
 from fedglean.models import Model
-from fedglean.names import activate
+from fedglean.names import Names
 from fedglean.optimiser import SGD
 from fedglean.runs import checkpoint
 from fedglean.runs.config import FLAT, Config
@@ -111,7 +111,6 @@ FILES = {
 
 def pages() -> dict[str, str]:
     """Every page by file name; only what the package itself brings."""
-    activate(None)
     made = {
         "commands.md": commands(),
         "configuration.md": configuration_keys(),
@@ -329,9 +328,9 @@ def names() -> str:
         "# Names",
         "What `fedglean list` prints: the names that options and configuration keys take.",
     ]
-    for name, lines in LISTS.items():
+    for name in LISTS:
         if name != "methods":
-            rows = [[f"`{each}`", text] for each, text in lines().items()]
+            rows = [[f"`{each}`", text] for each, text in lines_of(Names.of(), name)]
             parts += [f"## {name.capitalize()}", table(["name", "meaning"], rows)]
     return _page(parts)
 

@@ -21,6 +21,7 @@ from fedglean.cli import look, train
 from fedglean.data.split_file import load_split
 from fedglean.errors import StorageError
 from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.config import configure, to_toml
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
@@ -446,7 +447,7 @@ def test_a_list_has_a_line_for_each_name(what: str) -> None:
     names = (
         PRESETS
         if what == "presets"
-        else look.LISTS[what]()
+        else dict(look.lines_of(Names.of(), what))
         if what in look.LISTS
         else configure(what).settings
     )

@@ -1,7 +1,7 @@
 """A configuration is what its layers add up to, or one sentence about what is wrong with them."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedglean.runs.config import (
     resolve,
     to_toml,
 )
+from fedglean.schema import write
 
 
 def test_a_method_alone_is_a_whole_configuration() -> None:
@@ -41,12 +42,15 @@ def test_a_later_layer_outdoes_an_earlier_one_key_by_key() -> None:
     assert (config.split.clients, config.split.labels, config.rounds) == (9, "hub:30", 3)
 
 
-def test_what_a_method_brings_along_is_weaker_than_any_layer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    defaults = {"split": {"labels": "each:5", "clients": 4}, "settings": {"rate": 0.5}, "rounds": 6}
-    monkeypatch.setitem(METHODS, "fedavg", replace(METHODS["fedavg"], defaults=defaults))
-    config = resolve("fedavg", {"split": {"clients": 8}})
+def test_what_a_method_brings_along_is_weaker_than_any_layer(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from fedglean.methods import METHODS, Entry\n"
+        "SPLIT = {'labels': 'each:5', 'clients': 4}\n"
+        "DEFAULTS = {'split': SPLIT, 'settings': {'rate': 0.5}, 'rounds': 6}\n"
+        "METHODS = {'mine': Entry(METHODS['fedavg'].method, '', DEFAULTS)}\n"
+    )
+    config = resolve("mine", {"split": {"clients": 8}, "use": str(own)})
     assert (config.split.labels, config.split.clients, config.rounds) == ("each:5", 8, 6)
     assert config.settings["rate"] == 0.5
 
@@ -166,7 +170,7 @@ def test_numbers_of_numpy_and_paths_are_taken_as_what_they_are() -> None:
         "semifl", seed=np.int64(3), rate=np.float32(0.5), data_root=Path("/somewhere")
     )
     assert (config.seed, config.settings["rate"], config.data.root) == (3, 0.5, "/somewhere")
-    json.dumps(asdict(config))
+    json.dumps(write(config))
 
 
 def test_places_stay_what_they_were_wherever_a_run_is_resumed(

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fedglean import cli
-from fedglean import names as plugins
 from fedglean.runs.result import Result
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +32,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("pseudo", None)
-    plugins.activate(None)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

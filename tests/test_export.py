@@ -31,7 +31,6 @@ from fedglean.export import (
 )
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
-from fedglean.names import activate
 from fedglean.randomness import key, uniform
 
 with_onnx = pytest.mark.skipif(
@@ -283,7 +282,6 @@ def test_a_net_of_ones_own_leaves_too(tmp_path: Path) -> None:
     fedglean.run("hub-only", use=str(own), model="narrow", rounds=1, epochs=1, out=tmp_path / "run")
     code, output = invoke("export", tmp_path / "run", "--state-dict", tmp_path / "m.safetensors")
     assert code == 0, output
-    activate(None)
     with pytest.raises(ConfigError, match="unknown model 'narrow'"):
         load_classifier(tmp_path / "m.safetensors")
     assert load_classifier(tmp_path / "m.safetensors", use=own)(

@@ -21,6 +21,7 @@ from fedglean.runs.config import SplitConfig, configure, fingerprint
 from fedglean.runs.experiment import divide_up, prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.result import Result
+from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import hassle_figures, semifl_figures, shvr_figures
 from fedglean_papers.reproduce.figures import FIGURES
@@ -37,7 +38,6 @@ from fedglean_papers.reproduce.panels import (
     rows_of,
     shown_title,
 )
-from fedglean_papers.reproduce.study import Wish
 from fedglean_papers.reproduce.trainings import (
     Training,
     config_of,
@@ -67,8 +67,8 @@ DIGITS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def tiny(out: Path, cell: str | None = None, seeds: int = 1, **changed: Any) -> Wish:
-    return Wish(
+def tiny(out: Path, cell: str | None = None, seeds: int = 1, **changed: Any) -> StudyOptions:
+    return StudyOptions(
         out, seeds=seeds, cell=cell, options=tuple((dict(DIGITS) | changed).items()), quiet=True
     )
 
@@ -117,18 +117,19 @@ def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(
     seen_splits: set[SplitConfig] = set()
     for panel in DECLARED[name].panels.values():
         for training in panel.trainings():
-            paper = config_of(training, Wish(tmp_path))
+            paper = config_of(training, StudyOptions(tmp_path))
             preset = PRESETS[training.preset]
             assert (
                 paper.rounds == preset.layer["rounds"]
                 and paper.data.name == preset.layer["data"]["name"]
             )
-            assert config_of(training, Wish(tmp_path, scale=0.1)).rounds == max(
+            assert config_of(training, StudyOptions(tmp_path, scale=0.1)).rounds == max(
                 1, int(paper.rounds * 0.1)
             )
             few = ("clients", min(20, preset.layer["split"]["clients"]))
             small = config_of(
-                training, Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"), few))
+                training,
+                StudyOptions(tmp_path, options=(("data", "digits"), ("model", "cnn"), few)),
             )
             if small.split not in seen_splits:
                 split = divide_up(small, digits)
@@ -145,10 +146,10 @@ def test_options_that_only_other_methods_have_are_left_out_and_unknown_ones_refu
     training = Training("semifl/partially-cifar10-250")
     assert (
         "threshold"
-        not in config_of(training, Wish(tmp_path, options=(("threshold", 0.5),))).settings
+        not in config_of(training, StudyOptions(tmp_path, options=(("threshold", 0.5),))).settings
     )
     with pytest.raises(ConfigError, match="treshold"):
-        config_of(training, Wish(tmp_path, options=(("treshold", 0.5),)))
+        config_of(training, StudyOptions(tmp_path, options=(("treshold", 0.5),)))
 
 
 def test_labels_of_other_data_are_as_many_by_its_size(tmp_path: Path) -> None:
@@ -160,10 +161,12 @@ def test_labels_of_other_data_are_as_many_by_its_size(tmp_path: Path) -> None:
         ("fed-shvr/cifar10-mismatch-0.5", "mismatch:6,0.5"),
     ):
         config = config_of(
-            Training(preset), Wish(tmp_path, options=(("data", "digits"), ("model", "cnn")))
+            Training(preset), StudyOptions(tmp_path, options=(("data", "digits"), ("model", "cnn")))
         )
         assert config.split.labels == expected
-    chosen = Wish(tmp_path, options=(("data", "digits"), ("model", "cnn"), ("labels", "hub:50")))
+    chosen = StudyOptions(
+        tmp_path, options=(("data", "digits"), ("model", "cnn"), ("labels", "hub:50"))
+    )
     assert config_of(Training("semifl/cifar10-4000-iid"), chosen).split.labels == "hub:50"
 
 
@@ -177,8 +180,8 @@ def test_parts_of_a_split_keep_labels_and_shares() -> None:
 
 def test_fig2_of_hassle_adds_unlabelled_clients_to_the_same_five(tmp_path: Path) -> None:
     row = hassle_figures.DECLARED["hassle-fig2"].panels["clients"].trainings()[:4]
-    wish = Wish(tmp_path, options=(("data", "digits"), ("model", "cnn")))
-    splits = [(splits_of(each, config_of(each, wish), 1) or [])[0] for each in row]
+    asked = StudyOptions(tmp_path, options=(("data", "digits"), ("model", "cnn")))
+    splits = [(splits_of(each, config_of(each, asked), 1) or [])[0] for each in row]
     assert [len(split.labelled) for split in splits] == [5, 10, 15, 20]
     for split in splits:
         assert all(map(torch.equal, split.labelled[:5], splits[0].labelled))
@@ -213,11 +216,11 @@ def test_a_curve_is_the_runs_own_and_published_numbers_stand_beside_it(
 
 
 def test_a_second_call_goes_on_with_what_is_there(tmp_path: Path) -> None:
-    training, wish = Training("hassle/fedavg-cifar10-10"), tiny(tmp_path, rounds=1)
-    first = trained(training, wish)[0]
+    training, asked = Training("hassle/fedavg-cifar10-10"), tiny(tmp_path, rounds=1)
+    first = trained(training, asked)[0]
     model = tmp_path / "runs" / training.name / "seed-0" / "checkpoint"
     before = {path: path.stat().st_mtime_ns for path in model.rglob("*") if path.is_file()}
-    assert trained(training, wish)[0].history == first.history
+    assert trained(training, asked)[0].history == first.history
     assert {path: path.stat().st_mtime_ns for path in model.rglob("*") if path.is_file()} == before
     with pytest.raises(StorageError, match="another configuration"):
         trained(training, tiny(tmp_path, rounds=2))
@@ -308,8 +311,8 @@ def test_fig6_of_fed_shvr_counts_the_rounds_to_an_accuracy(
 
 
 def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: Path) -> None:
-    wish = tiny(tmp_path, "a2-0.1")
-    result = trained(Training("fed-shvr/mnist-noniid"), wish)[0]
+    asked = tiny(tmp_path, "a2-0.1")
+    result = trained(Training("fed-shvr/mnist-noniid"), asked)[0]
     assert result.folder is not None
     place = RunFolder(result.folder)
     experiment, model = prepare(place.config(), place.split()), result.predictors["model"]
@@ -332,7 +335,7 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
     way, own = direction(model, "first")[name].flatten(1), model.parameters[name].flatten(1)
     assert torch.allclose(way.norm(dim=1), own.norm(dim=1), rtol=1e-4)
     FIGURES["fed-shvr-fig5"].run(
-        Wish(tmp_path / "5", cell="a2-0.1", scale=0.01, options=wish.options, quiet=True)
+        StudyOptions(tmp_path / "5", cell="a2-0.1", scale=0.01, options=asked.options, quiet=True)
     )
     assert is_picture(picture_of(tmp_path / "5"))
 
@@ -423,7 +426,8 @@ def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> No
     ]
     many = tuple((f"option_{number}", number) for number in range(20))
     canvas = drawing(
-        [Panel("p", "round", ACCURACY, lines)], shown_title("title", Wish(Path(), options=many))
+        [Panel("p", "round", ACCURACY, lines)],
+        shown_title("title", StudyOptions(Path(), options=many)),
     )
     canvas.canvas.draw()
     axes, words = canvas.axes[0], canvas.get_suptitle()

@@ -534,27 +534,24 @@ def test_an_architecture_that_makes_no_sense_is_refused_in_one_sentence(
     ],
 )
 def test_a_net_of_ones_own_that_does_not_return_a_number_a_class_is_refused(
-    net: Any, made: str, monkeypatch: pytest.MonkeyPatch
+    net: Any, made: str
 ) -> None:
-    monkeypatch.setitem(MODELS, "own", NetKind(net, "of one's own"))
+    kind = NetKind(net, "of one's own")
     with pytest.raises(
         ConfigError, match=f"the model 'own' returns {made} for n images; expected n x 10"
     ):
-        Architecture("own", (1, 8, 8), 10)
+        Architecture("own", (1, 8, 8), 10, kind=kind)
 
 
-def test_two_layers_of_one_name_and_other_shapes_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_two_layers_of_one_name_and_other_shapes_are_refused() -> None:
     def own(layers: Layers, images: Tensor) -> Tensor:
         return layers.linear("dense", layers.linear("dense", images.flatten(1), 20), layers.classes)
 
-    monkeypatch.setitem(MODELS, "own", NetKind(own, "of one's own"))
     with pytest.raises(
         ConfigError,
         match=r"other shapes, \(20, 64\) and \(10, 20\), are called 'dense'; rename one",
     ):
-        Architecture("own", (1, 8, 8), 10)
+        Architecture("own", (1, 8, 8), 10, kind=NetKind(own, "of one's own"))
 
 
 def test_an_architecture_without_its_classes_is_refused() -> None:

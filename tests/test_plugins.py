@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from typer.testing import CliRunner, Result
 
 import fedglean
 from fedglean import cli
-from fedglean import names as plugins
 from fedglean.engine.loop import PartyError
-from fedglean.errors import ConfigError, DataError, StorageError
+from fedglean.errors import ConfigError, DataError, StorageError, UntrustedError
 from fedglean.inputs.views import Recipe, view
 from fedglean.methods import METHODS
+from fedglean.names import Names, installed
 from fedglean.runs.config import SECTIONS, configure, fingerprint, resolve, to_toml
 from fedglean.runs.folder import RunFolder
+from fedglean.schema import write
 from fedglean.testing import check_method
 from fedglean.testing.compare import difference
 
@@ -127,6 +127,7 @@ QUICK: dict[str, Any] = {**ALL_OWN, "rounds": 3, "executor": "loop"}
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDGLEAN_CACHE", str(tmp_path / "cache"))  # which knows no code yet
     path = tmp_path / "own.py"
     path.write_text(OWN)
     return path
@@ -165,7 +166,8 @@ def test_views_of_ones_own_are_what_a_method_trains_on(own: Path) -> None:
     )
     assert difference(plain, turned) and difference(plain, strong)
     images, keys = torch.arange(128, dtype=torch.uint8).reshape(2, 1, 8, 8), torch.arange(2)
-    recipe = Recipe((0.0,), (1.0,), flip=False, pad=0, strong="inverted")
+    augmentations = Names.of(own).tables["STRONG"]
+    recipe = Recipe((0.0,), (1.0,), False, 0, "inverted", augmentations=augmentations)
     torch.testing.assert_close(
         view("strong", images, keys, recipe), 1 - view("plain", images, keys, recipe)
     )
@@ -292,10 +294,12 @@ def test_a_run_does_not_go_on_with_an_edited_file(own: Path) -> None:
     before = own.read_text()
     edited(own)
     Image.new("L", (8, 8)).save("black.png")
-    for words in (["resume", "here"], ["predict", "here", "black.png"]):
-        assert f"config.toml or {own} was changed after the run started" in refused(
-            call(*words), StorageError.exit_code
-        )
+    commands = (["resume", "here"], ["predict", "here", "black.png"])
+    for words in commands:
+        assert str(own) in refused(call(*words), UntrustedError.exit_code)
+    for words in commands:
+        told = refused(call(*words, "--trust"), StorageError.exit_code)
+        assert f"config.toml or {own} was changed after the run started" in told
     own.write_text(before)
     assert call("resume", "here").exit_code == 0
 
@@ -318,11 +322,11 @@ def test_a_finished_run_with_a_net_of_the_package_is_read_whatever_became_of_its
     edited(own)
     Image.new("L", (8, 8)).save("black.png")
     assert call("predict", "here", "black.png").exit_code == 0
-    shown = call("report", "here", "own net", "--out", "page.html")
-    assert (
-        shown.exit_code == 0
-        and "was changed after the run started" in Path("page.html").read_text()
-    )
+    assert call("report", "here", "own net", "--out", "page.html").exit_code == 0
+    assert "which you have not run as it is now" in Path("page.html").read_text()
+    assert "'plain'" in refused(call("resume", "both", "--quiet"), UntrustedError.exit_code)
+    assert call("report", "own net", "--trust", "--out", "page.html").exit_code == 0
+    assert "was changed after the run started" in Path("page.html").read_text()
     resumed = refused(call("resume", "both", "--quiet"), StorageError.exit_code)
     assert "plain/seed-0/config.toml" in resumed, (
         "FedAvg, before it, owes the file nothing and still stands"
@@ -335,7 +339,7 @@ def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(own: Path)
         "plain", use="own.py", out="here", on_round=lambda line: edited(own), **QUICK
     )
     assert difference(whole.predictors["model"], other.predictors["model"]) is None
-    assert "was changed" in refused(call("resume", "here"), StorageError.exit_code)
+    assert "was changed" in refused(call("resume", "here", "--trust"), StorageError.exit_code)
 
 
 def test_an_edited_file_is_read_again_by_the_next_configuration(own: Path) -> None:
@@ -358,7 +362,9 @@ def test_the_fingerprint_sees_what_a_file_says_and_not_where_it_lies(
 def test_a_toml_file_names_what_it_uses_from_where_it_lies(tmp_path: Path, own: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/mine.toml").write_text('use = "../own.py"\nmethod = "plain"\n')
-    config = configure(file="deep/mine.toml")
+    with pytest.raises(UntrustedError, match=str(own)):
+        configure(file="deep/mine.toml")
+    config = configure(file="deep/mine.toml", trust=True)
     assert config.use == str(own)
     assert resolve(None, {"method": "plain", "use": str(own)}) == config
     assert 'use = "' not in to_toml(configure(file="deep/mine.toml", method="semifl", use="none"))
@@ -594,12 +600,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         patch.syspath_prepend(folder)
         yield folder
     look_again()
-    plugins.activate(None)
 
 
 def look_again() -> None:
     sys.modules.pop("their_methods", None)
-    plugins.installed.cache_clear()
+    installed.cache_clear()
 
 
 def install(site: Path, text: str, version: str = "1.0") -> None:
@@ -648,7 +653,7 @@ def test_a_fresh_process_finds_a_package_and_says_where_it_is_broken(site: Path)
 
 
 def test_a_run_without_anything_of_ones_own_is_called_what_it_was_before() -> None:
-    parts = asdict(configure("hub-only"))
+    parts = write(configure("hub-only"))
     del parts["use"], parts["engine"]["checkpoint_every"], parts["engine"]["workers"]
     for name in SECTIONS:  # what is not set is left out
         parts[name] = {key: value for key, value in parts[name].items() if value is not None}

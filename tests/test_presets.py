@@ -11,9 +11,8 @@ import torch
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.labels import make_split
 from fedglean.method import Declared
-from fedglean.methods import METHODS
 from fedglean.models.model import Architecture, Model
-from fedglean.runs.config import SplitConfig, configure, make_method
+from fedglean.runs.config import SplitConfig, configure, make_method, resolve
 from fedglean_papers.presets import PRESETS
 
 SPREADS = ("k2", "dir0.1", "dir0.3", "iid")
@@ -46,16 +45,16 @@ def best(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_states_everything_and_takes_nothing_from_the_methods_defaults(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preset_states_everything_and_takes_nothing_from_the_methods_defaults(name: str) -> None:
     config, preset = configure(preset=name), PRESETS[name]
     assert config.method == preset.method
     assert config.settings == preset.layer["settings"]
     assert config.data.name in PUBLISHED
     assert not config.data.allow_partial
-    monkeypatch.setitem(METHODS, preset.method, replace(METHODS[preset.method], defaults={}))
-    assert configure(preset=name) == config
+    names, table = config.names, config.names.tables["METHODS"]
+    bare = {**table, preset.method: replace(table[preset.method], defaults={})}
+    without = replace(names, tables={**names.tables, "METHODS": bare})
+    assert resolve(preset.method, preset.layer, names=without) == config
 
 
 def test_there_is_a_preset_for_every_cell() -> None:

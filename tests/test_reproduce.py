@@ -16,9 +16,10 @@ from fedglean.cli.reproduce import _folder
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.runs.config import configure
 from fedglean.runs.result import Result
+from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import STUDIES
-from fedglean_papers.reproduce.study import Wish, made_by
+from fedglean_papers.reproduce.made_by import made_by
 from fedglean_papers.reproduce.tables import (
     TABLES,
     _as_printed,
@@ -129,7 +130,9 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     assert (hundred["number"], hundred["published"]) == ("round 100, here 3", 88.0)
     assert hundred["difference"] is None and not hundred["far"], "digits are not the paper's images"
     results = [resume(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))]
-    mnist = compared("fedavg-mnist-iid", "fed-shvr/fedavg-mnist-iid", results, Wish(tmp_path))[1]
+    mnist = compared(
+        "fedavg-mnist-iid", "fed-shvr/fedavg-mnist-iid", results, StudyOptions(tmp_path)
+    )[1]
     assert mnist["difference"] == pytest.approx(hundred["ours"] - 88.0)
     assert mnist["far"] == (abs(mnist["difference"]) > 2)
     assert (hundred["rounds"], hundred["rounds_published"], hundred["scale"]) == (3, 100, 0.03)
@@ -160,7 +163,7 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(
 ) -> None:
     results = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
     lines = compared(
-        "fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, Wish(Path())
+        "fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, StudyOptions(Path())
     )
     told("fed-shvr-table1", lines, Console(width=width))
     text = capsys.readouterr().out

@@ -19,6 +19,7 @@ from fedglean.inputs.views import view
 from fedglean.randomness import generator
 from fedglean.runs.config import make_method
 from fedglean.runs.experiment import prepare
+from fedglean.studies import StudyOptions
 from fedglean_papers.reproduce import theorems
 from fedglean_papers.reproduce.convergence_theorem import (
     BEND,
@@ -39,7 +40,6 @@ from fedglean_papers.reproduce.kernel_theorem import (
     semi_supervised_risk,
     supervised_risk,
 )
-from fedglean_papers.reproduce.study import Wish
 from fedglean_papers.reproduce.theorems import THEOREMS, _shortened, rates
 
 WORLDS = [World(), World(0.5, 0.0), World(2.0, 1.0), World(alpha=2.0), World(q=0.5)]
@@ -176,7 +176,7 @@ def test_fitted_rates_are_near_the_predicted_ones(monkeypatch: pytest.MonkeyPatc
 def test_the_kernel_study_leaves_numbers_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    THEOREMS["semifl-theorem"].run(Wish(tmp_path, scale=0.05, cell="labels", quiet=True))
+    THEOREMS["semifl-theorem"].run(StudyOptions(tmp_path, scale=0.05, cell="labels", quiet=True))
     numbers = json.loads((tmp_path / "result-labels.json").read_bytes())["found"]["labels"]
     assert (tmp_path / "figure-labels.png").stat().st_size > 5000
     assert numbers["helps_up_to"] in numbers["n_u"]
@@ -289,7 +289,7 @@ def test_gaps_are_of_the_models_that_the_run_loop_made() -> None:
 def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wish, played = Wish(tmp_path, scale=0.04, cell="long", quiet=True), []
+    asked, played = StudyOptions(tmp_path, scale=0.04, cell="long", quiet=True), []
 
     def stopped(method: str, visits: Visits, rounds: int, seeds: int) -> Any:
         played.append((method, rounds, seeds))
@@ -299,8 +299,8 @@ def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
 
     monkeypatch.setattr(theorems, "gaps", stopped)
     with pytest.raises(KeyboardInterrupt):
-        THEOREMS["fed-shvr-theorem"].run(wish)
-    THEOREMS["fed-shvr-theorem"].run(wish)
+        THEOREMS["fed-shvr-theorem"].run(asked)
+    THEOREMS["fed-shvr-theorem"].run(asked)
     assert played[5] == played[6] and len(played) == 13 and len(set(played)) == 12
     written = json.loads((tmp_path / "result-long.json").read_bytes())
     assert written["seeds"] == 4

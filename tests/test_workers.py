@@ -31,7 +31,6 @@ from fedglean.errors import ConfigError, RoundError
 from fedglean.method import Me, Predict, Stream, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
-from fedglean.names import activate
 from fedglean.optimiser import SGD
 from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
@@ -366,9 +365,8 @@ def test_what_workers_cannot_do_is_refused_before_any_work() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_processes_that_begin_afresh_give_the_bits_of_here(method: str) -> None:
     # Those of GPUs; where there is none, they compute as the others do.
-    first = partial(activate, None)
     config = small(method)
-    afresh = under(config, Workers, workers=2, crew=partial(GpuPool, first))
+    afresh = under(config, Workers, workers=2, crew=partial(GpuPool, bool))
     assert everything(afresh) == everything(under(config, Here))
 
 

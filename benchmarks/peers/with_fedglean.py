@@ -1,8 +1,8 @@
 """fedglean itself: `fedavg` through the round loop, gate on, tests off, nothing written; the
 executor is an argument.
 
-The two networks are no models of the package: they are written in its words here and entered in its
-table of nets.
+The two networks are no models of the package: they are written in its words here, in a table of
+this file, which the configuration uses.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from worker import Turns
 
 from fedglean.engine.here import Kept
-from fedglean.models import nets
 from fedglean.models.layers import Layers
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare
@@ -38,11 +37,7 @@ def pfl_cnn(layers: Layers, images: Tensor) -> Tensor:
     )
 
 
-NETS: dict[str, tuple[str, Callable[[Layers, Tensor], Tensor]]] = {
-    "S1": ("logistic", logistic),
-    "S2": ("pfl-cnn", pfl_cnn),
-}
-
+MODELS = {"S1": logistic, "S2": pfl_cnn}
 
 EXECUTORS: dict[str, dict[str, Any]] = {
     "stack": {"executor": "stack"},
@@ -53,14 +48,13 @@ EXECUTORS: dict[str, dict[str, Any]] = {
 
 def experiment(task: Task, data: str, executor: str) -> Experiment:
     """The task as a user would configure it."""
-    name, net = NETS[task.name]
-    nets.MODELS[name] = nets.NetKind(net, task.name)
     return prepare(
         configure(
             "fedavg",
             data="npz",
             data_root=data,
-            model=name,
+            model=task.name,
+            use=__file__,
             rounds=ROUNDS,
             evaluate_every=ROUNDS,
             **EXECUTORS[executor],

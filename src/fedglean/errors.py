@@ -3,6 +3,7 @@
     FedgleanError
     ├── ConfigError      a name, key or value that makes no sense           exit 2
     ├── DataError        images or labels that are missing or broken        exit 3
+    ├── UntrustedError   code that a folder names and nobody has allowed    exit 3
     ├── StorageError     a run folder that cannot be read, written, trusted exit 4
     └── RoundError       too few clients sent something usable              exit 5
 
@@ -41,6 +42,12 @@ class ConfigError(FedgleanError):
 
 class DataError(FedgleanError):
     """Images or labels that are missing or broken."""
+
+    exit_code = 3
+
+
+class UntrustedError(FedgleanError):
+    """A folder or file names code that whoever opens it has not allowed."""
 
     exit_code = 3
 

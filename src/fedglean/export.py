@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from fedglean.errors import ConfigError, StorageError, unknown
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
-from fedglean.names import activate
+from fedglean.models.nets import NetKind
+from fedglean.names import Names
 from fedglean.runs.evaluate import Predictor, plain_logits
 from fedglean.runs.folder import RunFolder
 from fedglean.sealed import write_whole
@@ -186,21 +187,24 @@ def save_state_dict(trained: Trained, path: Path) -> Answer:
     }
     # One entry alone: safetensors writes several in an order that changes from process to process.
     write_whole(path, save(tensors, metadata={"fedglean": json.dumps(trained.about)}))
-    return load_classifier(path)
+    kinds = {model.architecture.name: model.architecture.kind for model in trained.models}
+    return _classifier(path, lambda name: kinds[name])
 
 
 def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifier:
     """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that
     brings its net.
     """
-    if use is not None:
-        activate(str(use))
+    return _classifier(Path(path), Names.of(use).net)
+
+
+def _classifier(path: Path, net: Callable[[str], NetKind]) -> Classifier:
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["fedglean"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         module = Classifier(
-            [Architecture.from_json(each) for each in about["architectures"]], about["classes"]
+            [Architecture.from_json(each, net) for each in about["architectures"]], about["classes"]
         )
         module.load_state_dict(state)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as error:

@@ -1,22 +1,23 @@
-"""A user's own methods, models, data sets, partitions, label layouts and views, without touching
-the package.
+"""What names mean: the package's own, those that installed packages bring, and a user's file.
 
-They are defined in a module with tables like the package's own, any of those in `TABLES`. A value
-is what the package's table holds, or just the class or function, whose docstring's first line then
-is the summary. An installed package is found by its entry point in the group "fedglean"; a file is
-named by the configuration's key `use`, and only configurations that use it know its names: what a
-configuration means never depends on what was read before.
+A module brings them in tables like the package's, any of those in `TABLES`. A value is what the
+package's table holds, or just the class or function, whose docstring's first line then is the
+summary. An installed package is found by its entry point in the group "fedglean"; a file is named
+by the configuration's key `use`. `module:Name` means what a module that can be imported holds.
+
+`Names` is a value: made once for a configuration, with which it travels, so that what a name means
+never depends on what was read before, nor on what becomes of the file.
 """
 
 import ast
-import hashlib
+import importlib
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -25,228 +26,41 @@ from typing import Any, get_args, get_type_hints
 from torch.nn import Module
 
 from fedglean.data.labels import LAYOUTS, LabelLayout
-from fedglean.data.partition import PARTITIONS, Partition
-from fedglean.data.sources import DATASETS, Source
-from fedglean.errors import ConfigError
+from fedglean.data.partition import PARTITIONS, Partition, of_form
+from fedglean.data.sources import DATASETS, Source, source_of
+from fedglean.errors import ConfigError, UntrustedError, unknown
 from fedglean.inputs.views import STRONG, VIEWS, Strong, View
 from fedglean.method import Method
 from fedglean.methods import METHODS, Entry
-from fedglean.models.nets import MODELS, WIDE, NetKind
+from fedglean.models.nets import MODELS, WIDE, NetKind, net_of
+from fedglean.studies import Preset, Study
+from fedglean.trust import PLACE, digest_of, digest_of_place, is_trusted, remember
 
 GROUP = "fedglean"
+#: Its own entry points are part of it: no code of somebody else's.
+PACKAGE = "fedglean"
 PLAIN = (str, int, float, bool, type(None))
+NAME = r"[A-Za-z0-9][\w.-]*"
+
+Rows = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Table:
-    """One of the package's tables, and what it holds."""
-
-    word: str
-    known: dict[str, Any]
-    row: type
-    takes_values: bool = False
+def _function(word: str, name: str, thing: Any) -> str | None:
+    """What is wrong with something that should be a function, if anything."""
+    if callable(thing):
+        return None
+    kind = type(thing).__name__
+    return f"the {word} '{name}' must hold a function, but holds something of type {kind}"
 
 
-TABLES = {
-    "METHODS": Table("method", METHODS, Entry),
-    "MODELS": Table("model", MODELS, NetKind),
-    "DATASETS": Table("data set", DATASETS, Source),
-    "PARTITIONS": Table("partition", PARTITIONS, Partition, takes_values=True),
-    "LAYOUTS": Table("label layout", LAYOUTS, LabelLayout, takes_values=True),
-    "VIEWS": Table("view", VIEWS, View),
-    "STRONG": Table("strong augmentation", STRONG, Strong),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Addition:
-    """A module that adds something: what sentences call it, its text, a digest, and its rows by
-    table and name.
-    """
-
-    title: str
-    text: bytes
-    digest: str
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def brings(self, table: str, name: str) -> bool:
-        return _kind(name) in map(_kind, self.rows.get(table, {}))
-
-    def place(self, table: str, name: object = None) -> str:
-        """Where it speaks of a name."""
-        line = _line_of(self.text, table, name)
-        return self.title if line is None else f"{self.title}, line {line}"
-
-
-#: Files by path, as they were when they were read last: a run that goes on does not see what
-#: becomes of its file.
-_READ: dict[str, Addition] = {}
-#: What the tables hold now beside the package's own.
-_ENTERED: list[Addition] = []
-
-
-def activate(use: str | None, again: bool = True) -> str | None:
-    """Let the tables know the package's names, those of installed packages and those of this file;
-    its full path.
-
-    Without `again`, a file that was read before is taken as it was then.
-    """
-    path = None if use is None else Path(use).expanduser().resolve()
-    wanted = [*installed(), *([] if path is None else [_read(path, again)])]
-    for addition in [each for each in _ENTERED if each not in wanted]:
-        _ENTERED.remove(addition)
-        for table, rows in addition.rows.items():
-            for name in rows:
-                del TABLES[table].known[name]
-    for addition in [each for each in wanted if each not in _ENTERED]:
-        _enter(addition)
-    return None if path is None else str(path)
-
-
-def digests(use: str | None, names: Mapping[str, str]) -> list[str]:
-    """Of what brought these names of the tables: packages, and the file in use as it was when it
-    was read.
-    """
-    holders = [*installed(), *([] if use is None else [_read(Path(use), again=False)])]
-    return sorted(
-        {each.digest for each in holders if any(each.brings(*name) for name in names.items())}
-    )
-
-
-def brought_by(table: str, name: str) -> Addition | None:
-    """Who added a name, where it is not the package's own."""
-    return next((each for each in _ENTERED if each.brings(table, name)), None)
-
-
-@cache
-def installed() -> tuple[Addition, ...]:
-    """What other packages add, by name of their entry points."""
-    return tuple(
-        _of_package(point)
-        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    )
-
-
-def _enter(addition: Addition) -> None:
-    """All of its rows, or none where a name is taken."""
-    for table, rows in addition.rows.items():
-        for name in rows:
-            wide = table == "MODELS" and WIDE.fullmatch(name)
-            if wide or _kind(name) in map(_kind, TABLES[table].known):
-                holder = brought_by(table, name)
-                raise ConfigError(
-                    f"{addition.place(table, name)}: {holder.title if holder else 'fedglean'} "
-                    "already has a "
-                    f"{TABLES[table].word} '{name}'; choose another name"
-                )
-    for table, rows in addition.rows.items():
-        TABLES[table].known.update(rows)
-    _ENTERED.append(addition)
-
-
-def _kind(name: str) -> str:
-    return name.partition(":")[0]
-
-
-def _read(path: Path, again: bool) -> Addition:
-    if str(path) in _READ and not again:
-        return _READ[str(path)]
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the Python file {path}: {error.strerror}") from error
-    _READ[str(path)] = _of_file(path, text)
-    return _READ[str(path)]
-
-
-@cache
-def _of_file(path: Path, text: bytes) -> Addition:
-    """Run once for each content, so that classes stay the same while configurations that use other
-    files come by.
-    """
-    addition = Addition(str(path), text, hashlib.sha256(text).hexdigest())
-    module = ModuleType(f"fedglean_use_{path.stem}_{addition.digest[:8]}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses look their annotations up there
-    try:
-        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{_place_of(error, str(path))}: {_told(error)}") from error
-    return _with_rows(addition, module)
-
-
-def _of_package(point: EntryPoint) -> Addition:
-    title = f"the package {point.dist.name}" if point.dist else f"the entry point {point.value}"
-    try:
-        module = point.load()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{title} cannot be loaded as {point.value}: {_told(error)}; repair or uninstall it"
-        ) from error
-    file = getattr(module, "__file__", None)
-    text = Path(file).read_bytes() if file else b""
-    version = point.dist.version if point.dist else ""
-    return _with_rows(
-        Addition(title, text, hashlib.sha256(version.encode() + b"\n" + text).hexdigest()), module
-    )
-
-
-def _with_rows(addition: Addition, module: object) -> Addition:
-    for table, kind in TABLES.items():
-        own = getattr(module, table, None)
-        if own is None or own is kind.known:
-            continue
-        if not isinstance(own, Mapping):
-            raise ConfigError(
-                f"{addition.place(table)}: {table} must be a dictionary, not a {type(own).__name__}"
-            )
-        for name, thing in own.items():
-            row = kind.row(thing, _summary(thing)) if callable(thing) else thing
-            problem = _problem(kind, name, row, own)
-            if problem is not None:
-                raise ConfigError(f"{addition.place(table, name)}: {problem}")
-            addition.rows.setdefault(table, {})[name] = row
-    if not addition.rows:
-        raise ConfigError(
-            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these "
-            "dictionaries"
-        )
-    return addition
-
-
-def _problem(table: Table, name: object, row: Any, own: Mapping[Any, Any]) -> str | None:
-    """What is wrong with a row, if anything."""
-    value = r"(:\S+)?" if table.takes_values else ""
-    if not isinstance(name, str) or not re.fullmatch(rf"[A-Za-z0-9][\w.-]*{value}", name):
-        return (
-            f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and "
-            "'.'"
-        )
-    if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
-        return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
-    if not isinstance(row, table.row):
-        what = "class" if table.row is Entry else "function"
-        kinds = f"a {what} or its {table.row.__name__}"
-        return f"the {table.word} '{name}' must be {kinds}, but is of type {type(row).__name__}"
-    thing = getattr(row, fields(table.row)[0].name)
-    if table.row is Entry:
-        return _problem_of_method(name, thing)
-    if not callable(thing):
-        return (
-            f"the {table.word} '{name}' must hold a function, but holds something of type "
-            f"{type(thing).__name__}"
-        )
-    return _problem_of_net(name, thing) if table.row is NetKind else None
-
-
-def _problem_of_net(name: str, net: Any) -> str | None:
+def _net(word: str, name: str, net: Any) -> str | None:
     """A module of torch is what comes to mind first."""
     how = "give a function of layers and images; docs/tutorial-method.md has one"
     if inspect.isclass(net) or isinstance(net, Module):
-        return (
-            f"the model '{name}' is {'a class' if inspect.isclass(net) else 'a torch module'}; "
-            f"{how}"
-        )
+        what = "a class" if inspect.isclass(net) else "a torch module"
+        return f"the model '{name}' is {what}; {how}"
+    if not callable(net):
+        return _function(word, name, net)
     try:
         inspect.signature(net).bind("layers", "images")
     except TypeError as error:
@@ -254,7 +68,7 @@ def _problem_of_net(name: str, net: Any) -> str | None:
     return None
 
 
-def _problem_of_method(name: str, kind: Any) -> str | None:
+def _method(word: str, name: str, kind: Any) -> str | None:
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         return f"the method '{name}' must be a subclass of fedglean.Method"
     lacking = sorted(kind.__abstractmethods__)
@@ -265,7 +79,7 @@ def _problem_of_method(name: str, kind: Any) -> str | None:
     try:
         hints = get_type_hints(kind)
     except Exception as error:  # an annotation may be any text
-        return f"the types of {kind.__name__}'s settings cannot be read: {_told(error)}"
+        return f"the types of {kind.__name__}'s settings cannot be read: {_sentence(error)}"
     for each in fields(kind):
         if each.default is MISSING:
             return (
@@ -277,6 +91,339 @@ def _problem_of_method(name: str, kind: Any) -> str | None:
                 f"setting '{each.name}' of {kind.__name__} must be a number, text, or true or false"
             )
     return None
+
+
+def _anything(word: str, name: str, thing: Any) -> None:
+    return None
+
+
+def _exactly(word: str, name: str, rows: Rows) -> Any:
+    if name not in rows:
+        raise unknown(word, name, rows)
+    return rows[name]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What may be named in one place: the package's own rows, of what type rows are and what is
+    wrong with the first field of one, how a name is written and found.
+    """
+
+    word: str
+    row: type
+    own: Rows
+    problem: Callable[[str, str, Any], str | None] = _function
+    find: Callable[[str, Rows], Any] | None = None
+    form: str = NAME
+
+    @property
+    def takes_values(self) -> bool:
+        """Whether names are forms, such as "classes:K"."""
+        return self.form != NAME and ":" in self.form
+
+    def found(self, name: str, rows: Rows) -> Any:
+        return _exactly(self.word, name, rows) if self.find is None else self.find(name, rows)
+
+
+_WITH_VALUE = rf"{NAME}(:\S+)?"
+TABLES: Mapping[str, Table] = {
+    "METHODS": Table("method", Entry, METHODS, _method),
+    "MODELS": Table("model", NetKind, MODELS, _net, net_of),
+    "DATASETS": Table("data set", Source, DATASETS, find=source_of),
+    "PARTITIONS": Table(
+        "partition", Partition, PARTITIONS, find=partial(of_form, "partition"), form=_WITH_VALUE
+    ),
+    "LAYOUTS": Table(
+        "label layout",
+        LabelLayout,
+        LAYOUTS,
+        find=partial(of_form, "label layout"),
+        form=_WITH_VALUE,
+    ),
+    "VIEWS": Table("view", View, VIEWS),
+    "STRONG": Table("strong augmentation", Strong, STRONG),
+    "PRESETS": Table("preset", Preset, {}, _anything, form=r"[A-Za-z0-9][\w./-]*"),
+    "STUDIES": Table("table, figure or theorem", Study, {}, _anything),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """A module that adds something: what sentences call it, its text, a digest ("" for the
+    package's own), and its rows by table and name.
+    """
+
+    title: str
+    text: bytes
+    digest: str
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+
+    def brings(self, table: str, name: str) -> bool:
+        return _kind(name) in map(_kind, self.rows.get(table, {}))
+
+    def place(self, table: str, name: object = None) -> str:
+        """Where it speaks of a name."""
+        line = _line_of(self.text, table, name)
+        return self.title if line is None else f"{self.title}, line {line}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Names:
+    """All that can be named: rows by table and name. `use` is the full path of the user's file.
+
+    `closed` is that file where it may not be run: whatever only it could bring is refused.
+    """
+
+    use: str | None
+    additions: tuple[Addition, ...]
+    tables: Mapping[str, Rows]
+    closed: Addition | None = None
+
+    @classmethod
+    def of(cls, use: Path | str | None = None, is_own: bool = True) -> "Names":
+        """The names of the package, of installed packages and of a file.
+
+        The file runs if whoever asks named it himself (`is_own`), which is remembered, or if it is
+        one that he has run or allowed before.
+        """
+        if use is None:
+            return cls(None, installed(), _merged(installed()))
+        path = Path(use).expanduser().resolve()
+        text = _text(path)
+        digest = digest_of(text)
+        if not is_own and not is_trusted(digest):
+            closed = Addition(str(path), text, digest)
+            return cls(str(path), installed(), _merged(installed()), closed)
+        additions = (*installed(), _of_file(path, text))
+        names = cls(str(path), additions, _merged(additions))
+        if is_own:
+            remember(digest)
+        return names
+
+    def __reduce__(self) -> Any:
+        """Other processes read the file themselves, and it must be the same."""
+        ran = [each.digest for each in self.additions if each.title == self.use]
+        return _again, (self.use, ran, self._places())
+
+    def find(self, table: str, name: str) -> Any:
+        """The row of a name, or of a form with its value."""
+        rows = self.tables[table]
+        try:
+            return rows[name] if name in rows else TABLES[table].found(name, rows)
+        except ConfigError:
+            if self.closed is None:
+                raise
+        raise UntrustedError(
+            f"the {TABLES[table].word} '{name}' is in {self.closed.title}, which you have not run "
+            "as it is now; read it, then allow it with --trust (in Python: trust=True)"
+        )
+
+    def is_closed_to(self, table: str, name: str) -> bool:
+        """Whether a name means something that may not be run."""
+        try:
+            self.find(table, name)
+        except UntrustedError:
+            return True
+        return False
+
+    def net(self, name: str) -> NetKind:
+        """What a model's name stands for: `Architecture` and files of models ask."""
+        found: NetKind = self.find("MODELS", name)
+        return found
+
+    def holder(self, table: str, name: str) -> Addition | None:
+        """Who brings a name, where it is not the package's own."""
+        for addition in self.additions:
+            if addition.brings(table, name):
+                return addition
+        return self.closed if self.is_closed_to(table, name) else None
+
+    def digests(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
+        """Of what brings these names, each with its table; the package itself counts for
+        nothing.
+        """
+        holders = [self.holder(table, name) for table, name in chosen]
+        return sorted({each.digest for each in holders if each is not None and each.digest})
+
+    def importing(self, table: str, name: str, is_own: bool = True) -> "Names":
+        """With what a name of the form `module:Name` stands for, if it is one."""
+        named = PLACE.fullmatch(name)
+        if named is None or TABLES[table].takes_values or name in self.tables[table]:
+            return self
+        allowed = digest_of_place(name)
+        if not is_own and not is_trusted(allowed):
+            raise UntrustedError(
+                f"the {TABLES[table].word} '{name}' is code of this machine that somebody else "
+                "names; it is not imported, for you have not named it before; allow it with "
+                "--trust (in Python: trust=True)"
+            )
+        addition = _imported(table, name, named[1], named[2])
+        if is_own:
+            remember(allowed)
+        additions = (*self.additions, addition)
+        return replace(self, additions=additions, tables=_merged(additions))
+
+    def _places(self) -> list[tuple[str, str]]:
+        """Tables and names of all that was imported."""
+        return [
+            (table, name)
+            for each in self.additions
+            for table, rows in each.rows.items()
+            for name in rows
+            if PLACE.fullmatch(name) and not TABLES[table].takes_values
+        ]
+
+
+def _again(use: str | None, ran: list[str], places: list[tuple[str, str]]) -> Names:
+    names = Names.of(use, is_own=bool(ran))
+    if not set(ran) <= {each.digest for each in names.additions}:
+        raise ConfigError(f"{use} was changed since this run started; restore it")
+    for table, name in places:
+        names = names.importing(table, name)
+    return names
+
+
+@cache
+def installed() -> tuple[Addition, ...]:
+    """What other packages add, by name of their entry points."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    papers = EntryPoint("papers", "fedglean_papers", GROUP)
+    if all(point.value != papers.value for point in points):
+        points.append(papers)
+    return tuple(_of_package(point) for point in points)
+
+
+def _merged(additions: Iterable[Addition]) -> Mapping[str, Rows]:
+    """The package's tables with all that is added; a name that is taken is refused."""
+    tables: dict[str, dict[str, Any]] = {name: dict(table.own) for name, table in TABLES.items()}
+    holders: dict[tuple[str, str], str] = {}
+    for addition in additions:
+        for table, rows in addition.rows.items():
+            taken = set(map(_kind, tables[table]))
+            for name in rows:
+                is_wide = table == "MODELS" and WIDE.fullmatch(name)
+                if is_wide or _kind(name) in taken:
+                    holder = holders.get((table, _kind(name)), "fedglean")
+                    raise ConfigError(
+                        f"{addition.place(table, name)}: {holder} already has a "
+                        f"{TABLES[table].word} '{name}'; choose another name"
+                    )
+                holders[table, _kind(name)] = addition.title
+            tables[table].update(rows)
+    return tables
+
+
+def _kind(name: str) -> str:
+    """A form without its value; what is imported is known by its whole name."""
+    return name if PLACE.fullmatch(name) and "." in name else name.partition(":")[0]
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the Python file {path}: {error.strerror}") from error
+
+
+@cache
+def _of_file(path: Path, text: bytes) -> Addition:
+    """Run once for each content, so that classes stay the same while configurations that use other
+    files come by.
+    """
+    addition = Addition(str(path), text, digest_of(text))
+    module = ModuleType(f"fedglean_use_{path.stem}_{addition.digest[:8]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look their annotations up there
+    try:
+        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{_place_of(error, str(path))}: {_sentence(error)}") from error
+    return _with_rows(addition, module)
+
+
+def _of_package(point: EntryPoint) -> Addition:
+    title = f"the package {point.dist.name}" if point.dist else f"the entry point {point.value}"
+    try:
+        module = point.load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{title} cannot be loaded as {point.value}: {_sentence(error)}; repair or uninstall it"
+        ) from error
+    text = _source_of(module)
+    digest = ""
+    if point.value != "fedglean_papers" and (point.dist is None or point.dist.name != PACKAGE):
+        version = point.dist.version if point.dist else ""
+        digest = digest_of(version.encode() + b"\n" + text)
+    return _with_rows(Addition(title, text, digest), module)
+
+
+def _imported(table: str, name: str, module_name: str, attribute: str) -> Addition:
+    try:
+        module = importlib.import_module(module_name)
+        thing = getattr(module, attribute)
+    except (Exception, SystemExit) as error:
+        word = TABLES[table].word
+        raise ConfigError(f"the {word} '{name}' cannot be imported: {_sentence(error)}") from error
+    text = _source_of(module)
+    row = _row(TABLES[table], thing)
+    problem = _problem_of_row(TABLES[table], name, row)
+    if problem is not None:
+        raise ConfigError(problem)
+    return Addition(module_name, text, digest_of(text), {table: {name: row}})
+
+
+def _source_of(module: object) -> bytes:
+    file = getattr(module, "__file__", None)
+    return Path(file).read_bytes() if file else b""
+
+
+def _with_rows(addition: Addition, module: object) -> Addition:
+    """The addition with what its module's tables hold, all of it looked at."""
+    rows: dict[str, dict[str, Any]] = {}
+    for table, kind in TABLES.items():
+        own = getattr(module, table, None)
+        if own is None or own is kind.own:
+            continue
+        if not isinstance(own, Mapping):
+            raise ConfigError(
+                f"{addition.place(table)}: {table} must be a dictionary, not a {type(own).__name__}"
+            )
+        rows[table] = {}
+        for name, thing in own.items():
+            row = _row(kind, thing)
+            problem = _problem_of_name(kind, name, own) or _problem_of_row(kind, name, row)
+            if problem is not None:
+                raise ConfigError(f"{addition.place(table, name)}: {problem}")
+            rows[table][name] = row
+    if not any(rows.values()):
+        raise ConfigError(
+            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these "
+            "dictionaries"
+        )
+    return replace(addition, rows=rows)
+
+
+def _row(table: Table, thing: Any) -> Any:
+    return table.row(thing, _summary(thing)) if callable(thing) else thing
+
+
+def _problem_of_name(table: Table, name: object, own: Mapping[Any, Any]) -> str | None:
+    if not isinstance(name, str) or not re.fullmatch(table.form, name):
+        return (
+            f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and "
+            "'.'"
+        )
+    if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
+        return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
+    return None
+
+
+def _problem_of_row(table: Table, name: str, row: Any) -> str | None:
+    if not isinstance(row, table.row):
+        what = "class" if table.row is Entry else "function"
+        kinds = f"a {what} or its {table.row.__name__}"
+        return f"the {table.word} '{name}' must be {kinds}, but is of type {type(row).__name__}"
+    return table.problem(table.word, name, getattr(row, fields(table.row)[0].name))
 
 
 def _summary(thing: Any) -> str:
@@ -313,6 +460,6 @@ def _place_of(error: BaseException, path: str) -> str:
     return f"{path}, line {lines[-1]}" if lines else path
 
 
-def _told(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__

@@ -18,6 +18,8 @@ from fedglean.errors import ConfigError, plain, unknown
 
 T = TypeVar("T")
 
+#: Of a field that travels with the others, but is neither read nor written.
+BESIDE: Mapping[str, Any] = {"is_beside": True}
 #: Levels of what a field of type `Any` may hold.
 DEEPEST = 16
 WORDS: Mapping[Any, str] = {
@@ -36,12 +38,14 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[str] = (),
+    names: str | None = None,
 ) -> Any:
     """A field: its default (`MISSING`: none), a line for people, and which values are allowed.
 
-    Bounds are included. Those of a list hold for each of its values.
+    Bounds are included. Those of a list hold for each of its values. `names` is the table in which
+    a value must be found, such as "VIEWS": what others add to it is allowed too.
     """
-    limits = {"help": help, "low": low, "high": high, "choices": tuple(choices)}
+    limits = {"help": help, "low": low, "high": high, "choices": tuple(choices), "names": names}
     return field(default=default, metadata=limits)
 
 
@@ -74,7 +78,11 @@ def values(kind: type, data: object, where: str = "", *, none: str | None = None
 def write(value: Any) -> Any:
     """Plain data, as JSON and TOML know it, from which `read` makes an equal value."""
     if is_dataclass(value):
-        return {each.name: write(getattr(value, each.name)) for each in fields(value) if each.init}
+        return {
+            each.name: write(getattr(value, each.name))
+            for each in fields(value)
+            if _is_written(each)
+        }
     if isinstance(value, Mapping):
         return {str(key): write(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -95,11 +103,15 @@ def shown(value: object) -> str:
     return "nothing" if value is None else str(value)[:100]
 
 
+def _is_written(each: Field[Any]) -> bool:
+    return each.init and not each.metadata.get("is_beside")
+
+
 @cache
 def fields_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     """The fields that can be given, each with its type."""
     hints = get_type_hints(kind)
-    return {each.name: (each, hints[each.name]) for each in fields(kind) if each.init}
+    return {each.name: (each, hints[each.name]) for each in fields(kind) if _is_written(each)}
 
 
 def _values(kind: type, data: object, where: str, none: str | None) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import UNREADABLE, StorageError
+from fedglean.models.nets import NetKind, net_of
 from fedglean.tree import Tree
 
 try:
@@ -111,15 +112,18 @@ def pack(content: Tree, **notes: Any) -> bytes:
     return save(own, metadata={"fedglean": json.dumps({**texts, "sha256": _seal(texts, own)})})
 
 
-def unpack(content: bytes, source: Path) -> tuple[Tree, dict[str, Any]]:
-    """The tree and the notes of `pack`."""
+def unpack(
+    content: bytes, source: Path, net: Callable[[str], NetKind] = net_of
+) -> tuple[Tree, dict[str, Any]]:
+    """The tree and the notes of `pack`; `net` is what a model's name stands for."""
     try:
         length = int.from_bytes(content[:8], "little")
         header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["fedglean"])
         tensors = load(content)
         if header["sha256"] != _seal(header, tensors):
             raise ValueError("its checksum does not match")
-        return tree.decode(json.loads(header["tree"]), tensors), json.loads(header["notes"])
+        body = tree.decode(json.loads(header["tree"]), tensors, net)
+        return body, json.loads(header["notes"])
     except (SafetensorError, *UNREADABLE) as error:
         raise StorageError(f"{source} is damaged and cannot be read ({error})") from error
 

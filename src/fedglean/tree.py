@@ -6,7 +6,7 @@ and `decode` do so without a template, for files and messages: JSON for the shap
 never pickle.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fedglean.errors import ConfigError, StorageError
 from fedglean.models import Architecture, Model
+from fedglean.models.nets import NetKind, net_of
 
 Tree = Any
 
@@ -195,33 +196,41 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     return {kind: specs, "keys": keys}, tensors
 
 
-def decode(spec: Any, tensors: Mapping[str, Tensor]) -> Tree:
-    """What `encode` took apart; anything else is refused."""
+def decode(
+    spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetKind] = net_of
+) -> Tree:
+    """What `encode` took apart; anything else is refused. `net` is what a model's name stands
+    for.
+    """
     try:
-        return _decoded(spec, tensors)
+        return _decoded(spec, tensors, net)
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"the stored tree is damaged ({error})") from error
 
 
-def _decoded(spec: Any, tensors: Mapping[str, Tensor]) -> Tree:
+def _decoded(spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetKind]) -> Tree:
+    def inside(specs: Sequence[Any]) -> list[Tree]:
+        return [_decoded(child, tensors, net) for child in specs]
+
     match spec:
         case {"tensor": str(name)} if name in tensors:
             return tensors[name]
         case {"value": None | bool() | int() | float() | str() as value}:
             return value
         case {"model": architecture, "parts": parts}:
-            inner = _decoded(parts, tensors)
-            return Model(
-                Architecture.from_json(architecture), inner["parameters"], inner["statistics"]
-            )
+            inner = _decoded(parts, tensors, net)
+            whole = Architecture.from_json(architecture, net)
+            return Model(whole, inner["parameters"], inner["statistics"])
         case {"record": list(specs), "keys": list(keys)}:
-            return Record(zip(keys, (_decoded(child, tensors) for child in specs), strict=True))
+            return Record(
+                zip(keys, (_decoded(child, tensors, net) for child in specs), strict=True)
+            )
         case {"dict": list(specs), "keys": list(keys)}:
-            return dict(zip(keys, (_decoded(child, tensors) for child in specs), strict=True))
+            return dict(zip(keys, inside(specs), strict=True))
         case {"list": list(specs)}:
-            return [_decoded(child, tensors) for child in specs]
+            return inside(specs)
         case {"tuple": list(specs)}:
-            return tuple(_decoded(child, tensors) for child in specs)
+            return tuple(inside(specs))
     raise StorageError("the stored tree is damaged: it names a part that is not there")
 
 

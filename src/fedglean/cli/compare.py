@@ -13,11 +13,11 @@ from rich.table import Table
 from fedglean.cli.options import assignment, configured_for_all
 from fedglean.cli.shared import Quiet, app, resumable
 from fedglean.errors import ConfigError, RoundError
+from fedglean.names import Names
 from fedglean.report.terminal import duration, rounds_shown, screen, size
 from fedglean.runs.compare import Comparison, carried_out, planned, resume_comparison, title
 from fedglean.runs.seeds import Spread
 from fedglean.runs.verdict import taken_over
-from fedglean_papers.presets import PRESETS
 
 
 @app.command()
@@ -45,7 +45,7 @@ def compare(
 
     If it is interrupted, the same command continues where it stopped.
     """
-    plan = planned(_named(methods), seeds, options)
+    plan = planned(_named(methods, options.get("use")), seeds, options)
     mark = hashlib.sha256(plan.mark().encode()).hexdigest()[:8]
     folder = out or Path("runs", f"compare-{plan.shared.data.name}-{mark}")
     for note in plan.notes:
@@ -60,7 +60,8 @@ def go_on_comparing(folder: Path, quiet: bool) -> None:
         show_comparison(resume_comparison(folder, partial(rounds_shown, quiet=quiet)))
 
 
-def _named(words: list[str]) -> dict[str, dict[str, Any]]:
+def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
+    presets = Names.of(use).tables["PRESETS"]
     named: dict[str, dict[str, Any]] = {}
     for word in words:
         if word in named:
@@ -74,7 +75,7 @@ def _named(words: list[str]) -> dict[str, dict[str, Any]]:
                 f"'{word}' names a setting without a value; write it as "
                 f"{name}:threshold=0.8,epochs=2"
             )
-        kind = "preset" if name in PRESETS else "method"
+        kind = "preset" if name in presets else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
     return named
 

@@ -19,7 +19,7 @@ from fedglean.federation.flower.start_branch import run_branch, supernode_comman
 from fedglean.federation.flower.start_hub import run_hub
 from fedglean.federation.hub import read_started
 from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
-from fedglean.names import activate
+from fedglean.names import Names
 from fedglean.report.gather import gather
 from fedglean.report.hub_table import rendered, row_of
 from fedglean.report.picture import curves
@@ -101,7 +101,7 @@ def deploy_branch(
     _check_keys(keys, insecure)
     _check_images(branch.images)
     chosen_device(branch.device)
-    activate(None if branch.use is None else str(branch.use))
+    Names.of(branch.use)
     authority, key = (keys / "ca.crt", keys / "branch.key") if keys else (None, None)
     command = supernode_command(branch, Address.read(hub), authority, key)
     raise typer.Exit(run_branch(command, branch.state, say_with_time, key))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from torch import Tensor
 
-from fedglean.cli.shared import app, say
+from fedglean.cli.shared import Trust, app, say
 from fedglean.data.party_folders import hub_images
 from fedglean.errors import ConfigError, StorageError
 from fedglean.export import Answer, Trained, check, need_onnx, read_run, save_onnx, save_state_dict
@@ -15,6 +15,7 @@ from fedglean.report.terminal import percent
 from fedglean.runs.experiment import dataset_of
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, kind_of
+from fedglean.trust import allow
 
 
 @app.command()
@@ -47,6 +48,7 @@ def export(
             help="Compare the written model with the run's on its test images.",
         ),
     ] = True,
+    trust: Trust = False,
 ) -> None:
     """Write a trained model for other programs: it takes uint8 images and returns probabilities."""
     wanted = [
@@ -67,6 +69,8 @@ def export(
         raise ConfigError(f"--onnx and --state-dict both name {onnx}; choose two names")
     if onnx is not None:
         need_onnx()
+    if trust:
+        allow(folder)
     trained = read_run(folder, predictor)
     images = _test_images(folder) if checked else None
     for path, save in wanted:
@@ -94,8 +98,8 @@ def _write(
 
 def _test_images(folder: Path) -> Tensor:
     """What the run was tested on; a hub of branches has but its own images to read."""
-    data = RunFolder(folder).config().data
-    root = None if data.root is None else Path(data.root)
+    config = RunFolder(folder).config()
+    root = None if config.data.root is None else Path(config.data.root)
     if root is not None and kind_of(folder) is Kind.FEDERATION:
         return hub_images(root).test_images
-    return dataset_of(data).test_images
+    return dataset_of(config).test_images

@@ -1,7 +1,7 @@
 """Commands that show what there is: list, config, partition, predict."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -11,18 +11,18 @@ import typer
 from rich.table import Table
 
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Use, app
+from fedglean.cli.shared import Trust, Use, app
 from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
-from fedglean.methods import METHODS
+from fedglean.methods import Entry
 from fedglean.models import NORMS
-from fedglean.names import TABLES, activate, brought_by
+from fedglean.names import Names
 from fedglean.report.bubbles import bubble_chart, check_drawable, split_table
 from fedglean.report.terminal import names_table, percent, screen
 from fedglean.runs.config import configure, to_toml
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.predict import predict as judge
-from fedglean_papers.presets import PRESETS
+from fedglean.studies import Preset
 
 
 @app.command("config")
@@ -49,7 +49,7 @@ def partition(
     if not {"method", "preset", "file"} & options.keys():
         options["method"] = "semifl"  # any method will do
     config = configure(**options)
-    dataset = dataset_of(config.data)
+    dataset = dataset_of(config)
     split = fitted(divide_up(config, dataset), dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))
     if leaked := dataset.leaked():
@@ -69,39 +69,22 @@ def partition(
 def predict(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     images: Annotated[list[Path], typer.Argument(help="The images to label.")],
+    trust: Trust = False,
 ) -> None:
     """Label images with the model of a finished run."""
-    found = judge(folder, images, partial(print, file=sys.stderr))
+    found = judge(folder, images, partial(print, file=sys.stderr), trust)
     rows = [(str(each.path), each.label, percent(each.probability)) for each in found]
     screen().print(names_table("", rows))
 
 
-def _lines(table: str) -> dict[str, str]:
-    """The summaries of a table; a name that the package does not bring also shows who brought
-    it.
-    """
-    lines = {}
-    for name, row in TABLES[table].known.items():
-        holder = brought_by(table, name)
-        lines[name] = (
-            row.summary if holder is None else f"{row.summary} [{Path(holder.title).name}]".strip()
-        )
-    return lines
-
-
-LISTS: dict[str, Callable[[], dict[str, str]]] = {
-    "methods": partial(_lines, "METHODS"),
-    "data": partial(_lines, "DATASETS"),
-    "models": lambda: {
-        **_lines("MODELS"),
-        **{f"norm {name}": text for name, text in dict(NORMS).items()},
-    },
-    "partitions": partial(_lines, "PARTITIONS"),
-    "labels": partial(_lines, "LAYOUTS"),
-    "views": lambda: {
-        **_lines("VIEWS"),
-        **{f"strong = {name}": text for name, text in _lines("STRONG").items()},
-    },
+#: Lists by name, and the tables that they show.
+LISTS: Mapping[str, Sequence[str]] = {
+    "methods": ("METHODS",),
+    "data": ("DATASETS",),
+    "models": ("MODELS",),
+    "partitions": ("PARTITIONS",),
+    "labels": ("LAYOUTS",),
+    "views": ("VIEWS", "STRONG"),
 }
 
 
@@ -116,41 +99,58 @@ def show_list(
     """List methods, data sets, models and everything else that can be named, or the settings of a
     method.
     """
-    activate(None if use is None else str(use))
-    if what is not None and what not in (*LISTS, *METHODS, "presets"):
-        raise unknown("list or method", what, [*LISTS, *METHODS, "presets"])
+    names = Names.of(use)
+    methods, presets = names.tables["METHODS"], names.tables["PRESETS"]
+    if what is not None and what not in (*LISTS, *methods, "presets"):
+        raise unknown("list or method", what, [*LISTS, *methods, "presets"])
     paper = screen()
     for name in LISTS if what is None else [what] if what in LISTS else []:
-        paper.print(names_table(name, LISTS[name]().items()))
-    if what in METHODS:
-        paper.print(_settings_table(what))
-    for table in _preset_tables() if what == "presets" else ():
+        paper.print(names_table(name, lines_of(names, name)))
+    if what is not None and what in methods:
+        paper.print(_settings_table(what, methods[what]))
+    for table in _preset_tables(presets) if what == "presets" else ():
         paper.print(table)
     if what is None:
         print(
-            f"'fedglean list presets' shows {len(PRESETS)} presets, 'fedglean list METHOD' the "
+            f"'fedglean list presets' shows {len(presets)} presets, 'fedglean list METHOD' the "
             "settings of a method."
         )
 
 
-def _settings_table(method: str) -> Table:
-    shown = METHODS[method].defaults.get("settings", {})
+def lines_of(names: Names, name: str) -> list[tuple[str, str]]:
+    """The summaries of a list; a name that the package does not bring also shows who brought
+    it.
+    """
+    lines = []
+    for table in LISTS[name]:
+        for key, row in names.tables[table].items():
+            holder = names.holder(table, key)
+            by = "" if holder is None or not holder.digest else f" [{Path(holder.title).name}]"
+            word = f"strong = {key}" if table == "STRONG" else key
+            lines.append((word, f"{row.summary}{by}".strip()))
+    if name == "models":
+        lines += [(f"norm {key}", text) for key, text in NORMS.items()]
+    return lines
+
+
+def _settings_table(method: str, entry: Entry) -> Table:
+    shown = entry.defaults.get("settings", {})
     rows = [
         (field.name, str(shown.get(field.name, field.default)), field.metadata.get("help", ""))
-        for field in fields(METHODS[method].method)  # type: ignore[arg-type]
+        for field in fields(entry.method)  # type: ignore[arg-type]
     ]
     return names_table(f"settings of {method}: --set NAME=VALUE", rows)
 
 
-def _preset_tables() -> Iterator[Table]:
-    for paper in dict.fromkeys(name.partition("/")[0] for name in PRESETS):
+def _preset_tables(presets: Mapping[str, Preset]) -> Iterator[Table]:
+    for paper in dict.fromkeys(name.partition("/")[0] for name in presets):
         rows = [
             (
                 name,
                 ", ".join(f"{key} {number}" for key, number in (preset.published or {}).items()),
                 preset.summary,
             )
-            for name, preset in PRESETS.items()
+            for name, preset in presets.items()
             if name.startswith(f"{paper}/")
         ]
         yield names_table(f"{paper}: --preset NAME, published accuracy in %", rows)

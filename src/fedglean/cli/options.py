@@ -24,6 +24,7 @@ METHOD_HELP = (
 )
 PRESET_HELP = "A published setting from `fedglean list presets`."
 FILE_HELP = "A configuration in TOML; flags override it."
+TRUST_HELP = "Allow the code that the file of --config names, as it is now; read it before."
 SET_HELP = "A setting of the method, such as rate=0.1, or any other key; repeat it for each."
 
 #: Keys that --set does not take, and what does.
@@ -41,6 +42,7 @@ def configured(command: Callable[..., None]) -> Callable[..., None]:
         "method": Annotated[str | None, typer.Argument(help=METHOD_HELP)],
         "preset": _option(str | None, PRESET_HELP, METHOD),
         "file": _option(Path | None, FILE_HELP, METHOD, "--config"),
+        "trust": _option(bool, TRUST_HELP, METHOD, "--trust"),
     }
     return _with_options(command, one_method)
 

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedglean.cli.shared import app, say
+from fedglean.cli.shared import Trust, app, say
 from fedglean.report.events import write_events
 from fedglean.report.page import write_page
 from fedglean.report.watch import watch as serve
+from fedglean.trust import allow
 
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs, of several seeds or of comparisons.")
@@ -23,9 +24,11 @@ def report(
         typer.Option(help="The page to write; by default report.html in the first folder."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="The title of the page.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Write a report of one or more runs as one HTML page that needs nothing but a browser."""
-    print(f"page: {write_page(folders, out or folders[0] / 'report.html', title)}")
+    place = write_page(folders, out or folders[0] / "report.html", title, trust)
+    print(f"page: {place}")
 
 
 @app.command()
@@ -34,8 +37,11 @@ def watch(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes any free one.")
     ] = 0,
+    trust: Trust = False,
 ) -> None:
     """Serve the report of runs while they train, for a browser on this machine."""
+    for folder in folders if trust else ():
+        allow(folder)
     serve(folders, port, say)
 
 

@@ -1,20 +1,21 @@
 """The command that repeats the papers: their tables, figures and theorems."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedglean.cli.options import assignment
-from fedglean.cli.shared import INTERRUPTED, Quiet, app, ended
-from fedglean.errors import ConfigError, unknown
+from fedglean.cli.shared import INTERRUPTED, Quiet, Trust, app, ended
+from fedglean.errors import UNREADABLE, ConfigError, StorageError, unknown
+from fedglean.names import Names
 from fedglean.report.terminal import names_table, screen
 from fedglean.runs.config import FLAT, INDIFFERENT
-from fedglean_papers.reproduce import STUDIES
-from fedglean_papers.reproduce.study import Study, Wish
-from fedglean_papers.reproduce.tables import as_markdown
+from fedglean.studies import Study, StudyOptions
+from fedglean.trust import allow
 
 
 @app.command()
@@ -47,42 +48,58 @@ def reproduce(
         Path | None,
         typer.Option(help="Print this result.json of a table as Markdown and train nothing."),
     ] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Repeat a paper's table, figure or theorem, and print our numbers beside the published ones.
 
     If it is interrupted, the same command continues where it stopped.
     """
+    studies = Names.of().tables["STUDIES"]
     if render is not None:
-        print(as_markdown(render), end="")
+        print(_page(render, studies), end="")
         return
     if what is None:
-        _list_studies(cell)
+        _list_studies(studies, cell)
         return
-    study = _named(what, cell)
+    study = _named(studies, what, cell)
     if cell == "list":
         print("\n".join(study.cells))
         return
     options = tuple(map(assignment, set or []))
     _refuse_senseless(what, study, seeds, scale, options)
     folder = out or Path("runs", "reproduce", _folder(what, seeds, scale, options))
-    wish = Wish(folder, seeds, scale, cell, data_root, options, quiet)
+    if trust:
+        allow(folder)
+    asked = StudyOptions(folder, seeds, scale, cell, data_root, options, quiet)
     try:
-        study.run(wish)
+        study.run(asked)
     except KeyboardInterrupt as error:
         raise ended("stopped; the same command continues it", INTERRUPTED) from error
-    numbers, picture = wish.file("result.json"), wish.file("figure.png")
+    numbers, picture = asked.file("result.json"), asked.file("figure.png")
     print(f"numbers: {numbers if numbers.exists() else folder / 'result.json'}")
     if picture.exists():
         print(f"picture: {picture}")
 
 
-def _list_studies(cell: str | None) -> None:
+def _page(path: Path, studies: Mapping[str, Study]) -> str:
+    try:
+        study = studies.get(json.loads(path.read_bytes())["study"])
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except UNREADABLE:
+        study = None
+    if study is None or study.page is None:
+        raise StorageError(f"{path} is not the result of a table; name a table's result.json")
+    return study.page(path)
+
+
+def _list_studies(studies: Mapping[str, Study], cell: str | None) -> None:
     if cell is not None:
         raise ConfigError(
             "--cell needs the name of the table, figure or theorem that it is a part of; give both"
         )
-    rows = [(name, _cells(study.cells), study.title) for name, study in STUDIES.items()]
+    rows = [(name, _cells(study.cells), study.title) for name, study in studies.items()]
     screen().print(
         names_table(
             "fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows
@@ -90,12 +107,12 @@ def _list_studies(cell: str | None) -> None:
     )
 
 
-def _named(what: str, cell: str | None) -> Study:
-    if what not in STUDIES:
-        raise unknown("table, figure or theorem", what, STUDIES)
-    if cell is not None and not STUDIES[what].cells:
+def _named(studies: Mapping[str, Study], what: str, cell: str | None) -> Study:
+    if what not in studies:
+        raise unknown("table, figure or theorem", what, studies)
+    if cell is not None and not studies[what].cells:
         raise ConfigError(f"{what} has no parts to choose from; leave out --cell")
-    return STUDIES[what]
+    return studies[what]
 
 
 def _refuse_senseless(

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from fedglean.cli.options import help_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.config import Config, settings_of
 from fedglean.runs.kinds import kind_of
 from fedglean.version import __version__
@@ -58,7 +58,11 @@ class Commands(TyperGroup):
         except NoSuchOption as error:
             setting = error.option_name.lstrip("-").replace("-", "_")
             takes_settings = any(option.name == "set" for option in error.ctx.command.params)
-            if not takes_settings or not any(setting in settings_of(each) for each in METHODS):
+            names = Names.of()
+            having = [
+                each for each in names.tables["METHODS"] if setting in settings_of(each, names)
+            ]
+            if not takes_settings or not having:
                 raise
             hint = f"a method's setting is given as --set {setting}=VALUE"
             sentence = f"error: there is no option {error.option_name}; {hint}"
@@ -81,6 +85,12 @@ app = typer.Typer(
     cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
 )
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Allow the code that the folder names, as it is now; read it before."
+    ),
+]
 Use = Annotated[Path | None, typer.Option(help=help_of(Config, "use"))]
 
 

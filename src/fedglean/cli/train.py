@@ -11,7 +11,7 @@ from rich.console import Console
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.deploy import resume_hub
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Quiet, app, free, resumable
+from fedglean.cli.shared import Quiet, Trust, app, free, resumable
 from fedglean.errors import StorageError
 from fedglean.report.picture import curves
 from fedglean.report.terminal import (
@@ -33,6 +33,7 @@ from fedglean.runs.result import Result
 from fedglean.runs.seeds import SeedsResult, members
 from fedglean.runs.verdict import heard
 from fedglean.sealed import make_folder, write_whole
+from fedglean.trust import allow
 
 DEMO: dict[str, dict[str, Any]] = {
     "labels only": {"method": "hub-only", "labels": "hub:20"},
@@ -76,9 +77,12 @@ def resume(
         Path,
         typer.Argument(help="The folder of a run, of several seeds, of a comparison or of a hub."),
     ],
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Continue an interrupted run, or show the result of a finished one."""
+    if trust:
+        allow(folder)
     kind = kind_of(folder)
     if kind is Kind.FEDERATION:
         raise typer.Exit(resume_hub(folder))

@@ -6,7 +6,7 @@ layout has groups of clients (fully, partially, not labelled; numbered in this o
 is applied inside each group, labelled and unlabelled images apart, as HASSLE's release does it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedglean.data.partition import (
     Dealer,
     Groups,
     Indices,
+    Partition,
     Split,
     apportion,
     by_class,
@@ -73,15 +74,23 @@ class LabelLayout:
 
 
 def make_split(
-    labels: Tensor, classes: int, clients: int, partition: str, who: str, seed: int
+    labels: Tensor,
+    classes: int,
+    clients: int,
+    partition: str,
+    who: str,
+    seed: int,
+    kind: Partition | None = None,
+    layout: LabelLayout | None = None,
 ) -> Split:
-    """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS.
+    """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS, or of what others add
+    to them: then `kind` and `layout` are what they name.
 
     Labels must be known for all images, else nobody could spread classes: a real federation has its
     split by nature.
     """
-    layout = of_form("label layout", who, LAYOUTS)
-    how = dealer(partition)
+    layout = layout or of_form("label layout", who, LAYOUTS)
+    how = dealer(partition, kind)
     if (
         labels.ndim != 1
         or len(labels) == 0
@@ -378,7 +387,7 @@ def _trimmed(
     return foreign, own
 
 
-LAYOUTS: dict[str, LabelLayout] = {
+LAYOUTS: Mapping[str, LabelLayout] = {
     "hub:N": LabelLayout(
         _hub,
         "N labels at the hub, equally many per class; the clients share the rest without labels",

@@ -66,9 +66,11 @@ class Split:
     data: str = ""
 
 
-def dealer(partition: str) -> Dealer:
-    """The spec as a function of the images by class, the number of clients and a generator."""
-    kind = of_form("partition", partition, PARTITIONS)
+def dealer(partition: str, kind: Partition | None = None) -> Dealer:
+    """The spec as a function of the images by class, the number of clients and a generator; `kind`
+    is what it names, by default the package's.
+    """
+    kind = kind or of_form("partition", partition, PARTITIONS)
     text = partition.partition(":")[2]
     if not text:
         return kind.deal
@@ -282,7 +284,7 @@ def _concentration(text: str, spec: str) -> float:
     return real(text, spec, 1e-4, 1e6)
 
 
-PARTITIONS: dict[str, Partition] = {
+PARTITIONS: Mapping[str, Partition] = {
     "iid": Partition(_iid, "shuffled and dealt; sizes differ by at most one"),
     "classes:K": Partition(
         _few_classes,

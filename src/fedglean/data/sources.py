@@ -4,7 +4,7 @@ Nothing is downloaded. Whatever is read of a published set is compared with know
 layout, so that two people who name the same set train on the same pixels.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,16 +36,20 @@ class Source:
 
 
 def load(
-    name: str, root: Path | None = None, allow_partial: bool = False, images: int | None = None
+    name: str,
+    root: Path | None = None,
+    allow_partial: bool = False,
+    images: int | None = None,
+    source: Source | None = None,
 ) -> Dataset:
     """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need
     none).
 
     `allow_partial` accepts a published set of which only some parts are on disk; `images` uses only
-    that many training images, the same ones in every run.
+    that many training images, the same ones in every run; `source` is what the name stands for, by
+    default the package's.
     """
-    check_name(name)
-    source = DATASETS[name]
+    source = source or source_of(name)
     if root is None and source.on_disk:
         place = "mine.npz" if name == "npz" else "FOLDER"
         raise ConfigError(
@@ -63,16 +67,17 @@ def load(
     return dataset if images is None else _some_of(dataset, images)
 
 
-def check_name(name: str) -> None:
-    """Refuse an unknown name; a path in its place is probably that of the user's own images."""
-    if name in DATASETS:
-        return
+def source_of(name: str, known: Mapping[str, Source] | None = None) -> Source:
+    """What a name stands for; a path in its place is probably that of the user's own images."""
+    known = DATASETS if known is None else known
+    if name in known:
+        return known[name]
     if (place := Path(name)).exists():
         raise ConfigError(
             f"'{name}' is a path on disk, not the name of a data set; for your own images use "
             f"--data {'folder' if place.is_dir() else 'npz'} --data-root {name}"
         )
-    raise unknown("data set", name, DATASETS)
+    raise unknown("data set", name, known)
 
 
 def _some_of(dataset: Dataset, images: int) -> Dataset:
@@ -254,7 +259,7 @@ def _line(known: Published) -> str:
 
 #: Those that say by themselves who holds what.
 OWN = ("folder", "npz")
-DATASETS: dict[str, Source] = {
+DATASETS: Mapping[str, Source] = {
     "digits": Source(_digits, "scikit-learn's 1,797 images of 8 x 8 pixels, built in"),
     **{
         name: Source(partial(load_published, known), _line(known), True)

@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,12 +60,9 @@ def packed(value: Any) -> bytes:
 
 
 class Actor:
-    """A servant on some machine. `first` is done before anything else."""
+    """A servant on some machine."""
 
-    def __init__(
-        self, pixels: "np.ndarray[Any, Any]", place: bytes, first: Callable[[], object]
-    ) -> None:
-        first()
+    def __init__(self, pixels: "np.ndarray[Any, Any]", place: bytes) -> None:
         settle(torch.device("cpu"), threads=1, deterministic=True)
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -109,12 +106,9 @@ class Remote:
 class RayCrew:
     """The actors of one run, if they have been started. Ray is shut down with them if it was
     started for them.
-
-    `first` is what an actor must have done before it can read what it is sent.
     """
 
-    def __init__(self, first: Callable[[], object] = lambda: None) -> None:
-        self.first = first
+    def __init__(self) -> None:
         self.workers: list[Remote] = []
         self.ours = False
 
@@ -163,7 +157,7 @@ class RayCrew:
         )
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Actor)
         self.workers = [
-            Remote(kind.remote(pixels, rest, self.first)) for _ in range(min(wanted or there, most))
+            Remote(kind.remote(pixels, rest)) for _ in range(min(wanted or there, most))
         ]
         with _told():
             heard = ray.get(

@@ -31,6 +31,8 @@ from fedglean.federation.plan import Plan, Unable, function_of
 from fedglean.federation.states import States, version_of
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Me, Method, Upload
+from fedglean.models.nets import NetKind
+from fedglean.names import Names
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
 
@@ -57,13 +59,16 @@ class Branch:
     def answer(self, order: bytes, common: bytes) -> bytes:
         """The client's part of one exchange."""
         try:
-            parsed, own = read(Order, order, LARGEST)
+            parsed, own = read(Order, order, LARGEST, self._net)
         except Malformed as error:
             return write(Answer(0, 0, self.number, error=f"the order cannot be read: {error}"))
         return self._reply(parsed.round, parsed.ask, lambda: self._answer(parsed, own, common))
 
-    def method_of(self, plan: Plan) -> Method:
-        return plan.make_method(self.use)
+    def method_of(self, plan: Plan, names: Names) -> Method:
+        return plan.make_method(names)
+
+    def _net(self, name: str) -> NetKind:
+        return Names.of(self.use).net(name)
 
     def _reply(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
         """What goes wrong is told to the hub, but not in words that may name this branch's files:
@@ -100,13 +105,15 @@ class Branch:
 
     def _answer(self, order: Order, own: Tree, common: bytes) -> bytes:
         labelled, unlabelled = self._images_for(order)
-        method = self.method_of(order.plan)
+        names = Names.of(self.use)
+        method = self.method_of(order.plan, names)
         states = States(self.folder, order.run, self.number)
         device = chosen_device(self.device)
         settle(device, order.plan.threads, order.plan.deterministic)
         labelled, unlabelled = _moved(labelled, unlabelled, device)
-        message = tree.to_device(Record({**read(Broadcast, common, LARGEST)[1], **own}), device)
-        state = tree.to_device(states.load(order.version), device)
+        _, sent = read(Broadcast, common, LARGEST, names.net)
+        message = tree.to_device(Record({**sent, **own}), device)
+        state = tree.to_device(states.load(order.version, names.net), device)
         me = Me(self.number, labelled, unlabelled, state, fold_int(order.key, "me"))
         guesses: list[Predictions] = []
         party = Party(
@@ -115,7 +122,7 @@ class Branch:
             order.key,
             guesses.append,
         )
-        upload: Upload | None = Loop(order.plan.setting()).run([party])[0]
+        upload: Upload | None = Loop(order.plan.setting(names)).run([party])[0]
         version = ""
         if upload is not None and upload.keep is not None:
             version = version_of(order.round, order.ask)

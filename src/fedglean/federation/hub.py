@@ -68,7 +68,7 @@ def read_started(out: Path) -> tuple[Config, HubOptions]:
             f"{out} does not say how its hub was started; start it with all its options again"
         )
     layer = read_toml(HubOptions.path(out).with_name("hub.toml"))
-    return resolve(layer.get("method"), layer), replace(options, out=out)
+    return resolve(None, layer, foreign=layer), replace(options, out=out)
 
 
 def federate(
@@ -169,7 +169,7 @@ def _experiment(config: Config, images: HubImages, roster: Roster, mailbox: Mail
         roster,
     )
     method.check(federation.declared, len(federation.hub))
-    setting = plan.setting()
+    setting = plan.setting(config.names)
     evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
     placement = Branches(
         federation=federation,

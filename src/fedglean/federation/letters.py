@@ -17,6 +17,7 @@ train differently.
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedglean import schema, tree
 from fedglean.errors import FedgleanError
 from fedglean.federation.plan import Plan
 from fedglean.method import Declared, Upload
+from fedglean.models.nets import NetKind, net_of
 from fedglean.sealed import pack, unpack
 from fedglean.tree import Record, Tree
 from fedglean.version import __version__
@@ -132,14 +134,16 @@ def write(letter: Any, content: Tree = None) -> bytes:
     return pack(content, **notes)
 
 
-def read(kind: type[T], content: bytes, limit: int = SMALL) -> tuple[T, Tree]:
-    """A letter of that kind and the tree that came with it."""
+def read(
+    kind: type[T], content: bytes, limit: int = SMALL, net: Callable[[str], NetKind] = net_of
+) -> tuple[T, Tree]:
+    """A letter of that kind and the tree that came with it; `net` is what models' names mean."""
     if len(content) > limit:
         raise Malformed(f"{len(content)} bytes, but at most {limit} were expected")
     try:
         if kind not in FROM_HUB:
             _check_no_models(content)
-        body, notes = unpack(content, Path("it"))
+        body, notes = unpack(content, Path("it"), net)
         _check_version(str(notes.get("version", "without a version"))[:60])
         if kind.__name__ not in notes:
             raise ValueError(f"a letter of another kind than {kind.__name__}")

@@ -14,7 +14,7 @@ from fedglean.data.dataset import Dataset
 from fedglean.engine.batches import Setting
 from fedglean.inputs.views import Recipe
 from fedglean.method import Method, Talk
-from fedglean.names import digests
+from fedglean.names import Names
 from fedglean.runs.config import Config, make_method, resolve
 
 
@@ -54,12 +54,12 @@ class Plan:
             additions=_additions(config),
         )
 
-    def make_method(self, use: str | None = None) -> Method:
-        """The method, its settings checked as those of a user are. Code is never sent: `use` is a
-        file of this side.
+    def make_method(self, names: Names) -> Method:
+        """The method, its settings checked as those of a user are. Code is never sent: the names
+        are those of this side.
         """
-        own = {} if use is None else {"use": use}
-        config = resolve(self.method, {"settings": self.settings, "strong": self.strong, **own})
+        layer = {"settings": self.settings, "strong": self.strong}
+        config = resolve(self.method, layer, names=names)
         if not set(self.additions) <= set(_additions(config)):
             raise Unable(
                 f"the --use file or package that defines '{self.method}' is not the hub's; copy "
@@ -67,14 +67,22 @@ class Plan:
             )
         return make_method(config)
 
-    def setting(self) -> Setting:
-        recipe = Recipe(tuple(self.mean), tuple(self.std), self.flip, self.pad, self.strong)
+    def setting(self, names: Names) -> Setting:
+        recipe = Recipe(
+            tuple(self.mean),
+            tuple(self.std),
+            self.flip,
+            self.pad,
+            self.strong,
+            names.tables["VIEWS"],
+            names.tables["STRONG"],
+        )
         return Setting(recipe, {"float32": torch.float32, "float64": torch.float64}[self.dtype])
 
 
 def _additions(config: Config) -> list[str]:
     """Digests of the code from elsewhere that the run needs."""
-    return digests(config.use, {"METHODS": config.method, "STRONG": config.strong})
+    return config.names.digests([("METHODS", config.method), ("STRONG", config.strong)])
 
 
 def function_name(client: Callable[..., Talk], method: Method) -> str:

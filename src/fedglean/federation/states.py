@@ -7,10 +7,12 @@ checkpoint.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from fedglean.errors import StorageError
 from fedglean.federation.plan import Unable
+from fedglean.models.nets import NetKind, net_of
 from fedglean.sealed import make_folder, pack, unpack, write_whole
 from fedglean.tree import Tree
 
@@ -34,8 +36,10 @@ class States:
             raise StorageError("a run is named by hexadecimal digits")
         self.folder = folder / run / str(branch)
 
-    def load(self, version: str) -> Tree:
-        """The state of that version; None where the hub names none."""
+    def load(self, version: str, net: Callable[[str], NetKind] = net_of) -> Tree:
+        """The state of that version; None where the hub names none. `net` is what models' names
+        mean.
+        """
         if not version:
             return None
         path = self._path(version)
@@ -45,7 +49,7 @@ class States:
             raise Unable(
                 f"it has lost its state {version}, from which the run continues"
             ) from error
-        return unpack(content, path)[0]
+        return unpack(content, path, net)[0]
 
     def put(self, version: str, state: Tree) -> None:
         make_folder(self.folder)

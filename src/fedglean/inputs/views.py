@@ -6,8 +6,8 @@ the work is one batched call per operation.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 import torch
@@ -24,6 +24,8 @@ Row = tuple[str | float, ...]
 class Recipe:
     """How one data set is normalised and augmented; `mean` and `std` are of values in [0, 1], one
     per channel.
+
+    `views` and `augmentations` are what may be named in it, by default the package's own.
     """
 
     mean: tuple[float, ...]
@@ -31,10 +33,14 @@ class Recipe:
     flip: bool
     pad: int
     strong: str = "semifl-ra"
+    views: Mapping[str, "View"] = field(default_factory=lambda: VIEWS, repr=False, compare=False)
+    augmentations: Mapping[str, "Strong"] = field(
+        default_factory=lambda: STRONG, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        if self.strong not in STRONG:
-            raise unknown("strong augmentation", self.strong, STRONG)
+        if self.strong not in self.augmentations:
+            raise unknown("strong augmentation", self.strong, self.augmentations)
         if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
             raise ConfigError(
                 f"mean {self.mean} and std {self.std} must have one entry per channel, std above 0"
@@ -51,10 +57,10 @@ def view(
     The name of the view is part of every draw: a weak and a strong view from the same keys are
     cropped differently.
     """
-    if name not in VIEWS:
-        raise unknown("view", name, VIEWS)
+    if name not in recipe.views:
+        raise unknown("view", name, recipe.views)
     _check(images, keys, recipe)
-    kind = VIEWS[name]
+    kind = recipe.views[name]
     made = _checked(f"view '{name}'", kind.make(images, keys, recipe), images)
     # Values up to 255 need more than a half-precision mantissa until the mean is taken off.
     normalised = _normalised(made, recipe, torch.promote_types(dtype, torch.float32))
@@ -120,7 +126,15 @@ def _moments(recipe: Recipe, dtype: torch.dtype, device: torch.device) -> Tensor
     return moments.to(device, dtype)[:, :, None, None]
 
 
-def _weak(images: Tensor, key: Tensor | int, recipe: Recipe) -> Tensor:
+def _plain(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
+    return images
+
+
+def _weak(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
+    return _flipped_and_cropped(images, fold(keys, "weak"), recipe)
+
+
+def _flipped_and_cropped(images: Tensor, key: Tensor | int, recipe: Recipe) -> Tensor:
     flip, top, left = uniform(key, (3,)).unbind(1)
     places = 2 * recipe.pad + 1
     mirrored = (flip < 0.5) & recipe.flip
@@ -129,7 +143,7 @@ def _weak(images: Tensor, key: Tensor | int, recipe: Recipe) -> Tensor:
     )
 
 
-def _shifted(images: Tensor, keys: Tensor) -> Tensor:
+def _shifted(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
     down, right = uniform(fold(keys, "shift"), (2,)).unbind(1)
     tall, wide = (max(1, round(2 * size / 28)) for size in images.shape[2:])
     return image_ops.translate(
@@ -142,10 +156,9 @@ def _noise(images: Tensor, keys: Tensor, deviation: float) -> Tensor:
 
 
 def _strong(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
-    weak = _weak(images, fold(keys, "strong"), recipe)
-    return _checked(
-        f"strong augmentation '{recipe.strong}'", STRONG[recipe.strong].make(weak, keys), images
-    )
+    weak = _flipped_and_cropped(images, fold(keys, "strong"), recipe)
+    made = recipe.augmentations[recipe.strong].make(weak, keys)
+    return _checked(f"strong augmentation '{recipe.strong}'", made, images)
 
 
 def _randaugment(strong: str, images: Tensor, keys: Tensor) -> Tensor:
@@ -292,26 +305,19 @@ class Strong:
     summary: str
 
 
-VIEWS = {
-    "plain": View(lambda images, keys, recipe: images, "the image, normalised"),
+VIEWS: Mapping[str, View] = {
+    "plain": View(_plain, "the image, normalised"),
     "weak": View(
-        lambda images, keys, recipe: _weak(images, fold(keys, "weak"), recipe),
+        _weak,
         "mirrored half the time (if the recipe flips), cropped at random from its "
         "reflection-padded self",
     ),
     "strong": View(_strong, "a weak view, then the recipe's RandAugment"),
-    "shift": View(
-        lambda images, keys, recipe: _shifted(images, keys),
-        "moved by up to 2 pixels of 28 in both directions, black coming in",
-    ),
-    "noise": View(
-        lambda images, keys, recipe: images,
-        "normalised, plus Gaussian noise of standard deviation 0.5",
-        noise=0.5,
-    ),
+    "shift": View(_shifted, "moved by up to 2 pixels of 28 in both directions, black coming in"),
+    "noise": View(_plain, "normalised, plus Gaussian noise of standard deviation 0.5", noise=0.5),
 }
 
-STRONG = {
+STRONG: Mapping[str, Strong] = {
     "semifl-ra": Strong(
         partial(_randaugment, "semifl-ra"),
         "SemiFL's code: 2 of 15 operations, each half the time, at full strength; one view in "

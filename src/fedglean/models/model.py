@@ -8,7 +8,7 @@ one loss move the averages twice, in order, and a step reads them off afterwards
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -19,14 +19,14 @@ from torch.utils import _pytree as pytree
 
 from fedglean.errors import ConfigError, unknown
 from fedglean.models import norm as norms
-from fedglean.models.layers import Layers, Net, Plan, plan_of
-from fedglean.models.nets import MODELS, net_of
+from fedglean.models.layers import Layers, Plan, plan_of
+from fedglean.models.nets import MODELS, NetKind, net_of
 from fedglean.randomness import Key, fold_int
 
 _FIELDS = ("name", "shape", "classes", "width", "norm", "dropout")
 
 
-def _check_numbers(it: "Architecture") -> None:
+def _check_numbers(it: "Architecture", kind: NetKind) -> None:
     if it.norm not in norms.NORMS:
         raise unknown("norm", it.norm, norms.NORMS)
     if it.classes < 2:
@@ -41,7 +41,7 @@ def _check_numbers(it: "Architecture") -> None:
             "dropout is a share of the units, so it must be at least 0 and below 1, not "
             f"{it.dropout}"
         )
-    if it.dropout > 0 and not net_of(it.name).dropout:
+    if it.dropout > 0 and not kind.dropout:
         having = [name for name, kind in MODELS.items() if kind.dropout]
         raise ConfigError(
             f"{it.name} has no dropout layer; use {' or '.join(having)}, or set dropout to 0"
@@ -86,8 +86,8 @@ def _check_groups(it: "Architecture") -> None:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything about a model but its numbers, as a hashable value that is rebuilt from names
-    alone.
+    """Everything about a model but its numbers, as a hashable value. `kind` is what `name` stands
+    for, by default the package's net; files have the name alone.
 
     `shape` is channels, height, width of an image; `width` the share of the channels; `dropout` the
     share of its hidden units that `mlp` drops (cnn13 has its own 0.5, whatever is said here). Only
@@ -101,14 +101,14 @@ class Architecture:
     width: float = 1.0
     norm: str = "static"
     dropout: float = 0.0
-    net: Net = field(init=False, repr=False, compare=False)
+    kind: NetKind = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        kind = net_of(self.name)
-        _check_numbers(self)
+        kind = self.kind or net_of(self.name)
+        _check_numbers(self, kind)
         _check_size(self, kind.smallest)
-        object.__setattr__(self, "net", kind.net)
+        object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "plan", plan_of(kind.net, self.shape, self.classes, self.width))
         _check_output(self)
         _check_groups(self)
@@ -144,8 +144,8 @@ class Architecture:
         return {name: getattr(self, name) for name in _FIELDS} | {"shape": list(self.shape)}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """The architecture that `to_json` came from."""
+    def from_json(cls, fields: Mapping[str, Any], net: Callable[[str], NetKind] = net_of) -> Self:
+        """The architecture that `to_json` came from; `net` says what its name stands for."""
         for name in fields:
             if name not in _FIELDS:
                 raise unknown("field of an architecture", name, _FIELDS)
@@ -154,7 +154,8 @@ class Architecture:
             raise ConfigError(
                 f"an architecture needs name, shape and classes, but {missing[0]} is missing"
             )
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+        shape, kind = tuple(fields["shape"]), net(fields["name"])
+        return cls(**{**fields, "shape": shape, "kind": kind})
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +243,7 @@ class Model:
         layers = Layers(
             it.classes, it.width, it.dropout, lambda name, *_: parameters[name], normalise, key
         )
-        return it.net(layers, images)
+        return it.kind.net(layers, images)
 
     def _kept(self) -> dict[str, Tensor]:
         return {} if self.architecture.norm == "static" else dict(self.statistics)

@@ -1,6 +1,7 @@
 """The nets by name."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +29,7 @@ class NetKind:
     dropout: bool = False
 
 
-MODELS: dict[str, NetKind] = {
+MODELS: Mapping[str, NetKind] = {
     "cnn": NetKind(cnn, "two small convolutions, for digits and laptops", 4),
     "mlp": NetKind(mlp, "one hidden layer of 5000 units (Fed-SHVR, MNIST)", dropout=True),
     "lenet": NetKind(lenet, "LeNet-5 (HASSLE, Fashion-MNIST)", 12),
@@ -49,10 +50,10 @@ MODELS: dict[str, NetKind] = {
 WIDE = re.compile(r"wrn-28-([1-9]\d?)")
 
 
-def net_of(name: str) -> NetKind:
-    if name in MODELS:
-        return MODELS[name]
+def net_of(name: str, known: Mapping[str, NetKind] = MODELS) -> NetKind:
+    if name in known:
+        return known[name]
     wide = WIDE.fullmatch(name)
     if wide is None:
-        raise unknown("model", name, MODELS)
+        raise unknown("model", name, known)
     return NetKind(partial(wide_resnet, widen=int(wide[1])), f"WideResNet-28-{wide[1]}", 4)

@@ -81,7 +81,7 @@ class Examiner:
     def _dataset(self, run: Told) -> Dataset:
         key = run.config.data, run.federation
         if key not in self.data:
-            self.data[key] = _of_the_hub(run) if run.federation else dataset_of(run.config.data)
+            self.data[key] = _of_the_hub(run) if run.federation else dataset_of(run.config)
         return self.data[key]
 
     def _holders(self, run: Told) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.data.partition import Split
-from fedglean.errors import UNREADABLE, StorageError, no_folder
+from fedglean.errors import UNREADABLE, StorageError, UntrustedError, no_folder
 from fedglean.federation.options import HubOptions
 from fedglean.runs.config import Config, resolve
 from fedglean.runs.folder import RunFolder
@@ -52,7 +52,8 @@ class Told:
         """Its predictors, the result first; the final model knows their order also where an old
         history does not.
         """
-        with suppress(StorageError):  # a net of the user's own may have changed since
+        # A net of the user's own may have changed since, or may not run.
+        with suppress(StorageError, UntrustedError):
             if self.finished:
                 return list(self.folder.predictors()[0])
         return list(self.tested[0]["accuracy"]) if self.tested else []
@@ -165,7 +166,7 @@ def _compared(path: Path) -> tuple[list[Group], list[Coming]]:
             if _holds_runs(place)
         ]
         coming = [
-            Coming(label, place, resolve(config["method"], config))
+            Coming(label, place, resolve(None, config, foreign=config))
             for label, place, config in entries
             if not ended and not _holds_runs(place)
         ]

@@ -9,32 +9,42 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedglean.methods import METHODS
-from fedglean.names import activate
+from fedglean.errors import UntrustedError
 from fedglean.report.examine import Examiner
 from fedglean.report.gather import Coming, Group, Told, survey
 from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
-from fedglean.runs.config import to_toml
+from fedglean.runs.config import Config, to_toml
 from fedglean.runs.verdict import at_one_place
 from fedglean.sealed import write_whole
+from fedglean.trust import allow
 
 COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "abstained")
 
 
 def write_page(
-    folders: Mapping[str, Path] | Sequence[Path], out: Path, title: str | None = None
+    folders: Mapping[str, Path] | Sequence[Path],
+    out: Path,
+    title: str | None = None,
+    trust: bool = False,
 ) -> Path:
     """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that
-    they shall have.
+    they shall have. With `trust`, code that they name may run for it.
     """
+    for folder in _places(folders) if trust else ():
+        allow(folder)
     groups, coming = survey(folders)
     write_whole(out, page(told(groups, Examiner(), title, coming=coming)).encode(errors="replace"))
     return out
+
+
+def _places(folders: Mapping[str, Path] | Sequence[Path]) -> list[Path]:
+    return list(folders.values() if isinstance(folders, Mapping) else folders)
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -78,12 +88,11 @@ def told(
 
 def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
     first, config = group.runs[0], group.config
-    activate(config.use, again=False)  # other groups may use other files
     names = next((run.names for run in group.runs if run.tested), [])
     return {
         "label": group.label,
         "method": config.method,
-        "summary": METHODS[config.method].summary,
+        "summary": _summary(config),
         "role": role(group),
         "federated": not at_one_place(config),
         "data": config.data.title,
@@ -133,6 +142,12 @@ def _run(run: Told, names: Sequence[str]) -> dict[str, Any]:
             for name in next(filter(None, phases), {})
         },
     }
+
+
+def _summary(config: Config) -> str:
+    with suppress(UntrustedError):
+        return str(config.names.find("METHODS", config.method).summary)
+    return f"A method of {config.use}, which is not run: --trust allows it."
 
 
 def _refused(runs: Sequence[Told]) -> list[dict[str, Any]]:

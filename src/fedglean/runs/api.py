@@ -12,6 +12,7 @@ from fedglean.runs.rounds import run as _run
 from fedglean.runs.seeds import SeedsResult
 from fedglean.runs.seeds import resume_seeds as _resume_seeds
 from fedglean.runs.seeds import run_seeds as _run_seeds
+from fedglean.trust import allow
 
 
 def run(
@@ -39,8 +40,12 @@ def train(config: Config, out: Path | str | None = None, on_round: OnRound | Non
     return _pictured(_run(config, None if out is None else Path(out), on_round))
 
 
-def resume(folder: Path | str, on_round: OnRound | None = None) -> Result:
-    """Continue an interrupted run, or return the result of a finished one."""
+def resume(folder: Path | str, on_round: OnRound | None = None, trust: bool = False) -> Result:
+    """Continue an interrupted run, or return the result of a finished one. With `trust`, code that
+    the folder names may run.
+    """
+    if trust:
+        allow(folder)
     return _pictured(_resume(Path(folder), on_round))
 
 
@@ -70,8 +75,12 @@ def train_seeds(
     return _group_pictured(_run_seeds(config, seeds, None if out is None else Path(out), on_rounds))
 
 
-def resume_seeds(folder: Path | str, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
+def resume_seeds(
+    folder: Path | str, on_rounds: OnRounds = lambda lines: None, trust: bool = False
+) -> SeedsResult:
     """Continue an interrupted group of seeds, or return the results of a finished one."""
+    if trust:
+        allow(folder)
     return _group_pictured(_resume_seeds(Path(folder), on_rounds))
 
 

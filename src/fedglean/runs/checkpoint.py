@@ -15,12 +15,13 @@ moment in common: see `folder.commit`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedglean.errors import UNREADABLE, StorageError
+from fedglean.models.nets import NetKind, net_of
 from fedglean.sealed import (
     digest,
     digest_of_json,
@@ -82,12 +83,14 @@ class Checkpoints:
             with written_safely(self.current):
                 move(self.next, self.current)
 
-    def load(self) -> tuple[int, Tree, dict[int, Tree], dict[str, Any]]:
+    def load(
+        self, net: Callable[[str], NetKind] = net_of
+    ) -> tuple[int, Tree, dict[int, Tree], dict[str, Any]]:
         """(rounds done, hub state, clients' states, notes) of the last finished round."""
         content = self._read(self.current)
         self.files = content["files"]
         self._tidy()
-        trees = {name: self._get(entry) for name, entry in self.files.items()}
+        trees = {name: self._get(entry, net) for name, entry in self.files.items()}
         state = trees.pop("state")
         notes = {name: value for name, value in content.items() if name not in ("done", "files")}
         return content["done"], state, {int(name): kept for name, kept in trees.items()}, notes
@@ -120,7 +123,7 @@ class Checkpoints:
         write_whole(self.folder / file, packed)
         self.files[name] = {"file": file, "sha256": digest(packed)}
 
-    def _get(self, entry: Mapping[str, str]) -> Tree:
+    def _get(self, entry: Mapping[str, str], net: Callable[[str], NetKind]) -> Tree:
         path = self.folder / entry["file"]
         try:
             content = path.read_bytes()
@@ -130,7 +133,7 @@ class Checkpoints:
             raise StorageError(
                 f"{path} is damaged: its checksum does not match; restore it, or start a new run"
             )
-        return unpack(content, path)[0]
+        return unpack(content, path, net)[0]
 
     def _tidy(self) -> None:
         named = {entry["file"] for entry in self.files.values()} | {self.current.name}

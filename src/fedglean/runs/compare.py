@@ -28,7 +28,7 @@ from fedglean.data.split_file import fitted
 from fedglean.engine.loop import PartyError
 from fedglean.errors import UNREADABLE, ConfigError, RoundError, StorageError
 from fedglean.method import Declared
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
 from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
@@ -50,8 +50,9 @@ from fedglean.runs.verdict import (
     leader,
     rows,
 )
+from fedglean.schema import write
 from fedglean.sealed import make_folder, write_whole
-from fedglean_papers.presets import PRESETS
+from fedglean.trust import allow
 
 #: What all have in common, by flag and place in a configuration. Model and rounds may be asked for
 #: by one alone.
@@ -235,8 +236,10 @@ def _reason(error: Exception) -> str:
     return f"{error} ({place.filename}, line {place.lineno})"
 
 
-def resume_comparison(folder: Path | str, shown: Shown = unseen) -> Comparison:
+def resume_comparison(folder: Path | str, shown: Shown = unseen, trust: bool = False) -> Comparison:
     """Continue an interrupted comparison, or return the numbers of a finished one."""
+    if trust:
+        allow(folder)
     return carried_out(read_plan(Path(folder)), Path(folder), shown)
 
 
@@ -248,7 +251,9 @@ def read_plan(folder: Path) -> Plan:
     try:
         kept = json.loads((folder / "compare.json").read_bytes())
         entries = [
-            Entry(each["label"], each["folder"], resolve(each["config"]["method"], each["config"]))
+            Entry(
+                each["label"], each["folder"], resolve(None, each["config"], foreign=each["config"])
+            )
             for each in kept["entries"]
         ]
         return Plan(tuple(entries), tuple(map(int, kept["seeds"])), tuple(kept["notes"]))
@@ -260,7 +265,8 @@ def read_plan(folder: Path) -> Plan:
 
 def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
     own = dict(own)
-    preset = own.pop("preset", label if label in PRESETS and "method" not in own else None)
+    presets = Names.of({**options, **own}.get("use")).tables["PRESETS"]
+    preset = own.pop("preset", label if label in presets and "method" not in own else None)
     method = own.pop("method", None if preset else label)
     alone, config = (
         configure(method, preset, **given) for given in (dict(options), {**options, **own})
@@ -278,7 +284,12 @@ def _refuse_settings_of_some(
 ) -> None:
     """A setting that is meant for all of them must be one of each."""
     methods = {label: own.get("method", label) for label, own in named.items()}
-    settings = {label: resolve(name).settings for label, name in methods.items() if name in METHODS}
+    names = Names.of(options.get("use"))
+    settings = {
+        label: resolve(name, names=names).settings
+        for label, name in methods.items()
+        if name in names.tables["METHODS"]
+    }
     for key, value in options.items():
         having = [label for label, own in settings.items() if key in own]
         lacking = [label for label in settings if label not in having]
@@ -370,10 +381,10 @@ def _alone(name: str, first: Config) -> Entry:
     drops units.
     """
     general = {
-        key: value for key, value in asdict(first).items() if key not in ("method", "settings")
+        key: value for key, value in write(first).items() if key not in ("method", "settings")
     }
     general["model"]["dropout"] = 0.0
-    return Entry(name, _slug(name), resolve(name, general))
+    return Entry(name, _slug(name), resolve(name, general, names=first.names))
 
 
 def _advantage(entry: Entry) -> str:
@@ -385,7 +396,7 @@ def _advantage(entry: Entry) -> str:
 
 
 def _divided(config: Config, seeds: Sequence[int]) -> tuple[Dataset, list[Split]]:
-    dataset = dataset_of(config.data)
+    dataset = dataset_of(config)
     return dataset, [
         fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds
     ]
@@ -418,9 +429,10 @@ def _check(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) 
         for entry in entries:
             error = _refusal(entry, _seen(entry, split, dataset))
             if error is not None:
+                names = entry.config.names
                 own = {
-                    name: Entry(name, "", configure(name, use=entry.config.use))
-                    for name in tuple(METHODS)
+                    name: Entry(name, "", resolve(name, names=names))
+                    for name in names.tables["METHODS"]
                 }
                 able = [name for name, other in own.items() if _refusal(other, split) is None]
                 raise ConfigError(
@@ -526,7 +538,7 @@ def _content(plan: Plan) -> dict[str, Any]:
             "folder": each.folder,
             "reference": each.reference,
             "labels_alone": each.labels_alone,
-            "config": asdict(each.config),
+            "config": write(each.config),
         }
         for each in plan.entries
     ]

@@ -10,22 +10,20 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from fedglean.data.labels import LAYOUTS
-from fedglean.data.partition import dealer, of_form
-from fedglean.data.sources import OWN, PUBLISHED, check_name
-from fedglean.errors import ConfigError, unknown
-from fedglean.inputs.views import STRONG
+from fedglean.data.partition import dealer
+from fedglean.data.sources import OWN, PUBLISHED
+from fedglean.errors import ConfigError, UntrustedError, unknown
 from fedglean.method import Method
-from fedglean.methods import ALIASES, METHODS
+from fedglean.methods import ALIASES
 from fedglean.models import NORMS
-from fedglean.models.nets import net_of
-from fedglean.names import activate, digests
-from fedglean.schema import read, setting, shown, values, write
-from fedglean_papers.presets import PRESETS
+from fedglean.names import Names
+from fedglean.schema import BESIDE, read, setting, shown, values, write
 
 Layer = Mapping[str, Any]
 #: What stands for None where TOML needs a value.
@@ -134,6 +132,7 @@ class Config:
     )
     gate: GateConfig = GateConfig()
     engine: EngineConfig = EngineConfig()
+    names: Names = field(default_factory=Names.of, repr=False, compare=False, metadata=BESIDE)
 
     @property
     def holders(self) -> str | None:
@@ -156,7 +155,7 @@ _OWN_NAME = {
     "data.root": "data_root",
     "split.file": "split_file",
 }
-_PATHS = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)]
+_PATHS = [f"{section}.{each.name}" for section, kind in SECTIONS.items() for each in fields(kind)]
 
 #: Flat names of options and where they belong.
 FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for path in _PATHS} | {
@@ -164,26 +163,35 @@ FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for
 }
 
 
-def resolve(method: str | None, *layers: Layer) -> Config:
+def resolve(
+    method: str | None, *layers: Layer, foreign: Layer | None = None, names: Names | None = None
+) -> Config:
     """The configuration that the layers add up to, the last one strongest; `method` overrides that
     of a layer.
+
+    `foreign` is the layer that somebody else may have written: code that it alone names runs only
+    if it ran for this user before. `names` are known where the file that brings them was read.
     """
-    use = _used(layers)
-    name = _method_name(method, layers)
-    _refuse_hidden(name)
+    names = _with_imports(names or _names_of(layers, foreign), method, layers, foreign)
+    name = _method_name(method, layers, names)
+    closed = names.is_closed_to("METHODS", name)
     merged: dict[str, Any] = {}
-    for layer in (METHODS[name].defaults, *layers, {"use": use}):
+    for layer in ({} if closed else names.find("METHODS", name).defaults, *layers):
         merged = _merged(merged, layer)
-    _refuse_unknown(merged, name)
+    _refuse_unknown(merged, [] if closed else settings_of(name, names))
     for table in ("settings", *SECTIONS):
         merged.setdefault(table, {})
         if not isinstance(merged[table], Mapping):
             given = shown(merged[table])
             raise ConfigError(f"{table} must be a table, [{table}] in TOML, not {given}")
-    settings = values(METHODS[name].method, merged["settings"], "settings", none=NONE)
-    config = read(Config, {**merged, "method": name, "settings": settings}, none=NONE)
+    if not closed:
+        _refuse_hidden(name, names)
+        kind = names.find("METHODS", name).method
+        merged["settings"] = values(kind, merged["settings"], "settings", none=NONE)
+    config = read(Config, {**merged, "method": name, "use": names.use}, none=NONE)
+    config = replace(config, names=names)
     _check_names(config)
-    if not make_method(config).drops and config.model.dropout:
+    if not closed and not make_method(config).drops and config.model.dropout:
         raise ConfigError(
             f"model.dropout = {config.model.dropout:g} has no effect with {name} as set here; "
             "set it to 0, or use fed-shvr with perturb = dropout"
@@ -195,34 +203,36 @@ def configure(
     method: str | None = None,
     preset: str | None = None,
     file: Path | str | None = None,
+    trust: bool = False,
     **options: Any,
 ) -> Config:
     """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`,
     `**{"split.labels": "all"}`.
 
-    Options that are None count as not given; nested dictionaries are taken as they are.
+    Options that are None count as not given; nested dictionaries are taken as they are. Code that
+    only the file names runs if `trust` says so, or if this user has run it before.
     """
-    layers = [_preset(preset)] if preset is not None else []
-    if file is not None:
-        layers.append(_with_place(read_toml(Path(file)), Path(file).parent))
+    written = {} if file is None else _with_place(read_toml(Path(file)), Path(file).parent)
+    foreign = None if trust else written
     given = {option: value for option, value in options.items() if value is not None}
-    _used([*layers, given])
-    name = _method_name(method, layers)
-    if preset is not None and PRESETS[preset].method != name:
+    names = _names_of([written, given], foreign)
+    layers = [_preset(preset, names)] if preset is not None else []
+    layers.append(written)
+    names = _with_imports(names, method, layers, foreign)
+    name = _method_name(method, layers, names)
+    names.find("METHODS", name)  # without it nobody knows what is not set
+    if preset is not None and layers[0]["method"] != name:
         raise ConfigError(
-            f"the preset '{preset}' is for {PRESETS[preset].method}, not {name}; leave out one of "
-            "them"
+            f"the preset '{preset}' is for {layers[0]['method']}, not {name}; leave out one of them"
         )
-    brought = layers[-1] if file is not None else {}
-    if brought.get("settings") and brought.get("method", name) != name:
+    if written.get("settings") and written.get("method", name) != name:
         raise ConfigError(
-            f"{file} has settings for {brought['method']}, not for {name}; remove them, or leave "
+            f"{file} has settings for {written['method']}, not for {name}; remove them, or leave "
             f"out '{name}'"
         )
-    places = {_place(key, value, name): value for key, value in given.items()}
-    config = _absolute(
-        resolve(name, *layers, *(_nested(place, value) for place, value in places.items()))
-    )
+    places = {_place(key, value, name, names): value for key, value in given.items()}
+    layers += [_nested(place, value) for place, value in places.items()]
+    config = _absolute(resolve(name, *layers, foreign=foreign, names=names))
     _refuse_ignored(config, places)
     return config
 
@@ -231,8 +241,8 @@ def make_method(config: Config) -> Method:
     """The method with the configuration's settings; it may refuse settings that do not go
     together.
     """
-    activate(config.use, again=False)
-    return METHODS[config.method].method(**config.settings)
+    method: Method = config.names.find("METHODS", config.method).method(**config.settings)
+    return method
 
 
 #: What makes no difference to a result, and neither to whether a run can go on.
@@ -250,7 +260,7 @@ def fingerprint(config: Config) -> str:
     """
     parts = write(config)
     del parts["use"]
-    if code := digests(config.use, _names(config)):
+    if code := config.names.digests(_chosen(config)):
         parts["use"] = code
     for path in INDIFFERENT:
         del parts["engine"][path.removeprefix("engine.")]
@@ -292,13 +302,34 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
-def _used(layers: Sequence[Layer]) -> str | None:
-    """The file that the strongest layer uses; from here on its names are known."""
-    named = [layer["use"] for layer in layers if "use" in layer]
-    use = named[-1] if named else None
+def _names_of(layers: Sequence[Layer], foreign: Layer | None) -> Names:
+    """Those of the file that the strongest layer uses."""
+    using = [layer for layer in layers if "use" in layer]
+    use = using[-1]["use"] if using else None
     if use is not None and not isinstance(use, str | Path):
         raise ConfigError(f"use must be text, not {shown(use)}")
-    return activate(None if use in (None, NONE) else str(use))
+    is_own = not using or using[-1] is not foreign
+    return Names.of(None if use == NONE else use, is_own)
+
+
+def _with_imports(
+    names: Names, method: str | None, layers: Sequence[Layer], foreign: Layer | None
+) -> Names:
+    """With what is named by the module that holds it."""
+    for table, key in _NAMED.items():
+        chosen = [(layer, value) for layer in layers if (value := _at(layer, key)) is not None]
+        if key == "method" and method is not None:
+            chosen.append(({}, method))
+        layer, name = chosen[-1] if chosen else ({}, None)
+        if isinstance(name, str):
+            names = names.importing(table, name, is_own=layer is not foreign)
+    return names
+
+
+def _at(layer: Layer, key: str) -> Any:
+    first, dot, rest = key.partition(".")
+    value = layer.get(first)
+    return _at(value, rest) if dot and isinstance(value, Mapping) else None if dot else value
 
 
 def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -329,18 +360,28 @@ def _absolute(config: Config) -> Config:
     return config
 
 
-def _names(config: Config) -> dict[str, str]:
-    return {
-        "METHODS": config.method,
-        "MODELS": config.model.name,
-        "DATASETS": config.data.name,
-        "PARTITIONS": config.split.partition,
-        "LAYOUTS": config.split.labels,
-        "STRONG": config.strong,
-    }
+#: Where a configuration names something, by the table that has it.
+_NAMED: Mapping[str, str] = {
+    "METHODS": "method",
+    "DATASETS": "data.name",
+    "MODELS": "model.name",
+    "PARTITIONS": "split.partition",
+    "LAYOUTS": "split.labels",
+    "STRONG": "strong",
+}
 
 
-def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
+def _chosen(config: Config) -> list[tuple[str, str]]:
+    """All that it names, settings of its method included, each with its table."""
+    found = [(table, attrgetter(key)(config)) for table, key in _NAMED.items()]
+    if not config.names.is_closed_to("METHODS", config.method):
+        for each in fields(config.names.find("METHODS", config.method).method):
+            if table := each.metadata.get("names"):
+                found.append((table, config.settings[each.name]))
+    return found
+
+
+def _method_name(name: str | None, layers: Sequence[Layer], names: Names) -> str:
     named = [layer["method"] for layer in layers if "method" in layer]
     chosen = name if name is not None else named[-1] if named else None
     if chosen is None:
@@ -352,10 +393,14 @@ def _method_name(name: str | None, layers: Sequence[Layer]) -> str:
             f"a method is given by its name, not as {chosen!r}; the file of one's own goes into "
             "`use`"
         )
-    found = str(chosen) if str(chosen) in METHODS else ALIASES.get(str(chosen))
-    if found is None:
-        raise unknown("method", str(chosen), [*METHODS, *ALIASES])
-    return found
+    known = names.tables["METHODS"]
+    if chosen in known:
+        return chosen
+    if chosen in ALIASES:
+        return ALIASES[chosen]
+    if names.closed is None:
+        raise unknown("method", chosen, [*known, *ALIASES])
+    return chosen
 
 
 def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
@@ -368,20 +413,20 @@ def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
             )
 
 
-def _preset(name: str) -> dict[str, Any]:
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return {**PRESETS[name].layer, "method": PRESETS[name].method}
+def _preset(name: str, names: Names) -> dict[str, Any]:
+    found = names.find("PRESETS", name)
+    return {**found.layer, "method": found.method}
 
 
-def settings_of(method: str) -> list[str]:
+def settings_of(method: str, names: Names) -> list[str]:
     """The names of a method's settings."""
-    return [field.name for field in fields(METHODS[method].method)]  # type: ignore[arg-type]
+    return [each.name for each in fields(names.find("METHODS", method).method)]
 
 
-def _refuse_hidden(method: str) -> None:
+def _refuse_hidden(method: str, names: Names) -> None:
     """A setting that has the name of an option could never be given."""
-    hidden = sorted({*settings_of(method)} & {*FLAT, *SECTIONS, "method", "preset", "file"})
+    taken = {*FLAT, *SECTIONS, "method", "preset", "file", "trust"}
+    hidden = sorted({*settings_of(method, names)} & taken)
     if hidden:
         raise ConfigError(
             f"the setting '{hidden[0]}' of {method} has the same name as an option of every run; "
@@ -389,9 +434,9 @@ def _refuse_hidden(method: str) -> None:
         )
 
 
-def _place(option: str, value: Any, method: str) -> str:
+def _place(option: str, value: Any, method: str, names: Names) -> str:
     """The full key of an option."""
-    settings = settings_of(method)
+    settings = settings_of(method, names)
     if "." in option or (isinstance(value, Mapping) and option in ("settings", *SECTIONS)):
         return option
     if option in FLAT:
@@ -418,9 +463,9 @@ def _merged(weak: Layer, strong: Layer) -> dict[str, Any]:
     return merged
 
 
-def _refuse_unknown(layer: Layer, method: str) -> None:
+def _refuse_unknown(layer: Layer, settings: Sequence[str]) -> None:
     known = ("method", "settings", *SECTIONS, *_TOP)
-    places = {**FLAT, **{name: f"settings.{name}" for name in settings_of(method)}}
+    places = {**FLAT, **{name: f"settings.{name}" for name in settings}}
     for key in layer:
         if key in places and key not in known:
             raise ConfigError(f"unknown key '{key}'; did you mean '{places[key]}'?")
@@ -429,14 +474,13 @@ def _refuse_unknown(layer: Layer, method: str) -> None:
 
 
 def _check_names(config: Config) -> None:
-    check_name(config.data.name)
-    names = (("norm", config.model.norm, NORMS), ("strong augmentation", config.strong, STRONG))
-    for what, name, known in names:
-        if name not in known:
-            raise unknown(what, name, known)
-    net_of(config.model.name)
-    dealer(config.split.partition)
-    of_form("label layout", config.split.labels, LAYOUTS)
+    if config.model.norm not in NORMS:
+        raise unknown("norm", config.model.norm, NORMS)
+    for table, name in _chosen(config):
+        with suppress(UntrustedError):  # whoever needs it says so
+            found = config.names.find(table, name)
+            if table == "PARTITIONS":
+                dealer(name, found)
     if config.engine.workers and config.engine.placement == "here":
         raise ConfigError(
             "engine.workers has no effect in a single process; add --placement workers, or leave "

@@ -30,9 +30,8 @@ from fedglean.errors import ConfigError
 from fedglean.inputs.views import Recipe
 from fedglean.method import Hub, Method
 from fedglean.models import Architecture, Model
-from fedglean.names import activate
 from fedglean.randomness import fold_int
-from fedglean.runs.config import Config, DataConfig, EngineConfig, make_method
+from fedglean.runs.config import Config, EngineConfig, make_method
 from fedglean.runs.evaluate import Evaluator
 from fedglean.tree import Record
 
@@ -87,7 +86,7 @@ def prepare_seeds(
     _check_placement(config.engine, device)
     settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
-    dataset = dataset_of(config.data)
+    dataset = dataset_of(config)
     configs = [replace(config, seed=seed) for seed in seeds]
     splits = [
         fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]
@@ -114,13 +113,18 @@ def prepare_seeds(
     return experiments
 
 
-def dataset_of(data: DataConfig) -> Dataset:
+def dataset_of(config: Config) -> Dataset:
     """What a configuration's data section says."""
-    return load(data.name, _path(data.root), data.allow_partial, images=data.images)
+    data, source = config.data, config.names.find("DATASETS", config.data.name)
+    root = None if data.root is None else Path(data.root)
+    return load(data.name, root, data.allow_partial, data.images, source)
 
 
 def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
-    recipe = Recipe(dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong)
+    views, augmentations = (config.names.tables[table] for table in ("VIEWS", "STRONG"))
+    recipe = Recipe(
+        dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong, views, augmentations
+    )
     at_once = 4096 if device.type == "cpu" else 32768
     cuda = (
         {"compile": config.engine.compile, "half": config.engine.half}
@@ -167,7 +171,7 @@ def _crew(config: Config) -> Callable[[], Crew]:
     if engine.placement == "ray":
         from fedglean.engine.on_ray import RayCrew
 
-        return partial(RayCrew, partial(activate, config.use))
+        return RayCrew
     return (
         Pool
         if chosen_device(engine.device).type == "cpu"
@@ -176,8 +180,9 @@ def _crew(config: Config) -> Callable[[], Crew]:
 
 
 def _begun_afresh(config: Config) -> None:
-    """What a process must do that did not begin as a copy of this one."""
-    activate(config.use)
+    """What a process must do that did not begin as a copy of this one; with its configuration it
+    has read the file that it uses.
+    """
     settle(chosen_device(config.engine.device), config.engine.threads, config.engine.deterministic)
 
 
@@ -195,6 +200,8 @@ def divide_up(config: Config, dataset: Dataset) -> Split:
         split.partition,
         split.labels,
         config.seed,
+        config.names.find("PARTITIONS", split.partition),
+        config.names.find("LAYOUTS", split.labels),
     )
 
 
@@ -207,12 +214,9 @@ def _new_model(config: Config, dataset: Dataset, name: str = "model", width: flo
         width,
         config.model.norm,
         config.model.dropout,
+        config.names.net(config.model.name),
     )
     key = fold_int(config.seed, "initial", name)
     return architecture.initial(
         key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device)
     )
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

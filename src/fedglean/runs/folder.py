@@ -19,7 +19,6 @@ from fedglean.data.split_file import load_split, save_split
 from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, StorageError, no_folder
 from fedglean.method import Mixture
-from fedglean.names import brought_by
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.runs.evaluate import Predictor
@@ -99,7 +98,7 @@ class RunFolder:
         path = self.path / "config.toml"
         layer = read_toml(path)
         try:
-            return resolve(layer.get("method"), layer)
+            return resolve(None, layer, foreign=layer)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
 
@@ -124,7 +123,7 @@ class RunFolder:
                 )
             write_whole(self._metrics_path, b"")
             return None
-        done, state, clients, notes = self.checkpoints.load()
+        done, state, clients, notes = self.checkpoints.load(self.config().names.net)
         self._check_unchanged(notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
             raise StorageError(
@@ -219,8 +218,8 @@ class RunFolder:
         except OSError as error:
             raise StorageError(f"cannot read {self.model_path}: {error.strerror}") from error
         config = self.config()  # what it uses may bring the net
-        parts, notes = unpack(content, self.model_path)
-        if config.use and brought_by("MODELS", config.model.name):
+        parts, notes = unpack(content, self.model_path, config.names.net)
+        if config.use and config.names.holder("MODELS", config.model.name):
             self._check_unchanged(notes["config"])
         return {name: _as_predictor(part) for name, part in parts.items()}, notes
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.methods.central import Central
-from fedglean.runs.config import Config, make_method
+from fedglean.runs.config import Config
 from fedglean.runs.evaluate import plain_logits
 from fedglean.runs.result import Result
 from fedglean.runs.seeds import SeedsResult, Spread
@@ -98,8 +98,12 @@ class Help:
 
 
 def at_one_place(config: Config) -> bool:
-    """Whether it is no federation: all images, labelled or not, are at one site."""
-    return isinstance(make_method(config), Central)
+    """Whether it is no federation: all images, labelled or not, are at one site. A method whose
+    code may not run is taken for one of a federation.
+    """
+    if config.names.is_closed_to("METHODS", config.method):
+        return False
+    return issubclass(config.names.find("METHODS", config.method).method, Central)
 
 
 def is_reference(config: Config) -> bool:

@@ -276,7 +276,8 @@ def check_federated(case: Case) -> None:
 
     with TemporaryDirectory() as name:
         folder = Path(name)
-        other = with_states(play(federated(case.experiment, folder)), folder)
+        outcome = play(federated(case.experiment, folder))
+        other = with_states(outcome, folder, case.experiment.config.names)
     close(case, other, "a federation on Flower gives a different result from a simulation")
 
 

@@ -12,6 +12,7 @@ from fedglean.federation.placement import Branches
 from fedglean.federation.plan import Plan
 from fedglean.federation.states import States
 from fedglean.method import Method
+from fedglean.names import Names
 from fedglean.runs.experiment import Experiment
 from fedglean.testing.trial import Outcome
 
@@ -26,7 +27,7 @@ class Knowing(Branch):
 
     method: Method = None  # type: ignore[assignment]
 
-    def method_of(self, plan: Plan) -> Method:
+    def method_of(self, plan: Plan, names: Names) -> Method:
         return self.method
 
 
@@ -38,7 +39,12 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
         held = federation.labelled[number], federation.unlabelled[number]
         own = folder / str(number)
         return Knowing(
-            number, f"branch {number}", lambda classes: held, own, method=experiment.method
+            number,
+            f"branch {number}",
+            lambda classes: held,
+            own,
+            use=experiment.config.use,
+            method=experiment.method,
         )
 
     count = len(federation.declared)
@@ -56,12 +62,13 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
     return replace(experiment, placement=Branches(**values | own))
 
 
-def with_states(outcome: Outcome, folder: Path) -> Outcome:
+def with_states(outcome: Outcome, folder: Path, names: Names) -> Outcome:
     """The clients' states themselves, where the hub knows no more than their versions."""
     places = {client: States(folder / str(client), RUN, client) for client in outcome.kept}
     return replace(
         outcome,
         kept={
-            client: places[client].load(kept["version"]) for client, kept in outcome.kept.items()
+            client: places[client].load(kept["version"], names.net)
+            for client, kept in outcome.kept.items()
         },
     )

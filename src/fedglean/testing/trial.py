@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
@@ -20,6 +21,7 @@ from fedglean.errors import FedgleanError
 from fedglean.exchange.aggregate import Reply
 from fedglean.exchange.gate import Admitted, Envelope, Form
 from fedglean.method import Method, Upload
+from fedglean.models import Model
 from fedglean.randomness import fold_int, order
 from fedglean.runs.config import configure
 from fedglean.runs.evaluate import Evaluator
@@ -167,12 +169,18 @@ def admitted(upload: Upload) -> Admitted:
 
 def through_bytes(tree: Tree) -> Tree:
     """What another machine, or a later process, would get."""
+    models = [each for each in tree_leaves(tree, is_leaf=_is_model) if _is_model(each)]
+    kinds = {each.architecture.name: each.architecture.kind for each in models}
     try:
-        return unpack(pack(tree), Path("memory"))[0]
+        return unpack(pack(tree), Path("memory"), lambda name: kinds[name])[0]
     except TypeError as error:
         raise AssertionError(
             f"state, keep, messages and uploads must be storable: {error}"
         ) from error
+
+
+def _is_model(node: Tree) -> bool:
+    return isinstance(node, Model)
 
 
 def restarted(progress: Progress) -> Progress:

@@ -13,8 +13,8 @@ default, and the summary says whose settings these are.
 
 from collections.abc import Mapping
 
+from fedglean.studies import Preset
 from fedglean_papers.presets import fed_shvr, hassle, semifl
-from fedglean_papers.presets.cell import Preset
 
 __all__ = ["PRESETS", "Preset"]
 

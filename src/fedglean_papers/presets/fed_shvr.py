@@ -10,7 +10,8 @@ On CIFAR-10 the paper's 20,000 unlabelled images would make 31 steps a visit, bu
 
 from collections.abc import Iterator
 
-from fedglean_papers.presets.cell import Cell, Layer, Preset, layer
+from fedglean.studies import Preset
+from fedglean_papers.presets.cell import Cell, Layer, layer
 
 _RAMP = {"unlabelled_weight": 1.0, "ramp_epochs": 50.0, "ramped_labels": False}
 _REGULARISERS = {

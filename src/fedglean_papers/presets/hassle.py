@@ -11,7 +11,8 @@ residuals as in that code's README, gamma on the squared distance, two temperatu
 
 from collections.abc import Iterator
 
-from fedglean_papers.presets.cell import Cell, Layer, Preset, layer
+from fedglean.studies import Preset
+from fedglean_papers.presets.cell import Cell, Layer, layer
 
 _SETS = {
     "fmnist": ("fashion-mnist", "lenet"),

@@ -8,7 +8,8 @@ defaults are.
 from collections.abc import Iterator
 from typing import Any
 
-from fedglean_papers.presets.cell import Cell, Layer, Preset, layer
+from fedglean.studies import Preset
+from fedglean_papers.presets.cell import Cell, Layer, layer
 
 SPREADS = {"k2": "classes:2", "dir0.1": "dirichlet:0.1", "dir0.3": "dirichlet:0.3", "iid": "iid"}
 

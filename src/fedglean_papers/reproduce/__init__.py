@@ -1,8 +1,8 @@
 """The papers' tables, figures and theorems, each a study that `fedglean reproduce` runs by name."""
 
+from fedglean.studies import Study
 from fedglean_papers.reproduce.figures import FIGURES
 from fedglean_papers.reproduce.settings import SETTINGS
-from fedglean_papers.reproduce.study import Study
 from fedglean_papers.reproduce.tables import TABLES
 from fedglean_papers.reproduce.theorems import THEOREMS
 

@@ -1,7 +1,7 @@
 """All figures of the three papers by name."""
 
+from fedglean.studies import Study
 from fedglean_papers.reproduce import hassle_figures, semifl_figures, shvr_figures
-from fedglean_papers.reproduce.study import Study
 
 _ALL: dict[str, Study] = {
     **semifl_figures.FIGURES,

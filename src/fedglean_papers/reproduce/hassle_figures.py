@@ -17,6 +17,7 @@ from torch import Tensor
 from fedglean.report.bubbles import bubble_chart
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.sealed import make_folder
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,
@@ -29,7 +30,6 @@ from fedglean_papers.reproduce.panels import (
     report,
     shown_title,
 )
-from fedglean_papers.reproduce.study import Study, Wish
 from fedglean_papers.reproduce.trainings import Training, config_of, first_clients, one_of, thinned
 
 LAYOUTS = ("PL", "LPL", "UPL", "LU", "ALL")
@@ -194,25 +194,25 @@ DECLARED: dict[str, Figure] = {
 }
 
 
-def _splits(wish: Wish) -> None:
+def _splits(asked: StudyOptions) -> None:
     """Fig. 7 shows who holds what; nothing is trained."""
     title = shown_title(
-        "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", wish
+        "HASSLE, Fig. 7: who holds what at three degrees of heterogeneity, CIFAR-10", asked
     )
-    make_folder(wish.out)
+    make_folder(asked.out)
     counts, pictures = {}, {}
-    for alpha in one_of(wish.cell, tuple(ALPHAS)):
-        config = config_of(Training(f"hassle/cifar10-10{ALPHAS[alpha]}"), wish)
-        dataset = dataset_of(config.data)
+    for alpha in one_of(asked.cell, tuple(ALPHAS)):
+        config = config_of(Training(f"hassle/cifar10-10{ALPHAS[alpha]}"), asked)
+        dataset = dataset_of(config)
         split, classes = divide_up(config, dataset), len(dataset.classes)
-        pictures[alpha] = wish.out / f"alpha-{alpha}.png"
+        pictures[alpha] = asked.out / f"alpha-{alpha}.png"
         bubble_chart(split, dataset.train_labels, dataset.classes, pictures[alpha])
         held = {"labelled": split.labelled, "unlabelled": split.unlabelled}
         counts[alpha] = {
             name: _by_class(parts, dataset.train_labels, classes) for name, parts in held.items()
         }
-    _together(pictures, title).savefig(wish.file("figure.png"), dpi=130)
-    keep(wish, title, (), {"images_by_client_and_class": counts})
+    _together(pictures, title).savefig(asked.file("figure.png"), dpi=130)
+    keep(asked, title, (), {"images_by_client_and_class": counts})
     spread = {alpha: _classes_a_client(held) for alpha, held in counts.items()}
     print(
         f"{title}\nclasses per client, on average: "

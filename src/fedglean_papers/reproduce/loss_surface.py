@@ -26,8 +26,8 @@ from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.result import Result
 from fedglean.sealed import make_folder
+from fedglean.studies import StudyOptions
 from fedglean_papers.reproduce.panels import keep, shown_title
-from fedglean_papers.reproduce.study import Wish
 from fedglean_papers.reproduce.trainings import Training, note, one_of, trained
 
 PRESETS = {"a2-0": "fed-shvr/mnist-noniid-a1-0.75-a2-0", "a2-0.1": "fed-shvr/mnist-noniid"}
@@ -143,19 +143,19 @@ def _moved(model: Model, *ways: tuple[float, dict[str, Tensor]]) -> Model:
     return Model(model.architecture, weights, dict(model.statistics))
 
 
-def surfaces(wish: Wish) -> None:
+def surfaces(asked: StudyOptions) -> None:
     """The study: train with and without the output's regulariser, and look around both
     solutions.
     """
-    title = shown_title("Fed-SHVR, Fig. 5: the loss around the solution, MNIST, Non-IID", wish)
-    steps = 7 if wish.scale < 0.05 else STEPS
+    title = shown_title("Fed-SHVR, Fig. 5: the loss around the solution, MNIST, Non-IID", asked)
+    steps = 7 if asked.scale < 0.05 else STEPS
     found: dict[str, NDArray[np.float64]] = {}
-    for cell in one_of(wish.cell, tuple(PRESETS)):
-        result = trained(Training(PRESETS[cell]), wish)[0]
-        note(f"{cell}: {steps * steps} points of the surface", wish)
+    for cell in one_of(asked.cell, tuple(PRESETS)):
+        result = trained(Training(PRESETS[cell]), asked)[0]
+        note(f"{cell}: {steps * steps} points of the surface", asked)
         found[cell] = surface(*_solution(result), steps)
-    make_folder(wish.out)
-    drawing(found, title).savefig(wish.file("figure.png"), dpi=130)
+    make_folder(asked.out)
+    drawing(found, title).savefig(asked.file("figure.png"), dpi=130)
     claims = ("with alpha_2 = 0.1 the surface is smoother than with 0",)
     numbers = {
         cell: {"surface": values.tolist(), **summary(values)} for cell, values in found.items()
@@ -164,7 +164,7 @@ def surfaces(wish: Wish) -> None:
         "places": np.linspace(-REACH, REACH, steps).tolist(),
         "unlabelled_images_a_client": SEEN,
     }
-    keep(wish, title, claims, {**about, "surfaces": numbers})
+    keep(asked, title, claims, {**about, "surfaces": numbers})
     print(title)
     for cell, values in found.items():
         print(

@@ -21,7 +21,8 @@ from fedglean.report.picture import COLOURS, Read, in_common
 from fedglean.report.terminal import screen
 from fedglean.runs.result import Result
 from fedglean.sealed import make_folder, write_whole
-from fedglean_papers.reproduce.study import Study, Wish, made_by
+from fedglean.studies import Study, StudyOptions
+from fedglean_papers.reproduce.made_by import made_by
 from fedglean_papers.reproduce.trainings import Training, one_of, trained
 
 Number = float | str
@@ -82,11 +83,11 @@ class Point:
     training: Training
     predictor: str | None = None
 
-    def values(self, wish: Wish) -> tuple[list[float], list[float]]:
+    def values(self, asked: StudyOptions) -> tuple[list[float], list[float]]:
         """In the last and in the best round of every seed."""
         scores = [
             result.score(self.predictor or result.names[0])
-            for result in trained(self.training, wish)
+            for result in trained(self.training, asked)
         ]
         return [100 * last.accuracy for last, _ in scores], [
             100 * best.accuracy for _, best in scores
@@ -127,7 +128,7 @@ class Declared(Protocol):
     """A panel that is still to be made."""
 
     def trainings(self) -> list[Training]: ...
-    def made(self, wish: Wish) -> Panel: ...
+    def made(self, asked: StudyOptions) -> Panel: ...
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,14 @@ class Curves:
             level.training for level in self.levels.values()
         ]
 
-    def made(self, wish: Wish) -> Panel:
+    def made(self, asked: StudyOptions) -> Panel:
         lines = [
-            by_round(label, trained(trace.training, wish), trace)
+            by_round(label, trained(trace.training, asked), trace)
             for label, trace in self.traces.items()
         ]
         if self.y_label != ACCURACY:
             lines = [replace(line, best=[]) for line in lines]
-        levels = [_level(label, point, wish) for label, point in self.levels.items()]
+        levels = [_level(label, point, asked) for label, point in self.levels.items()]
         return Panel(self.title, "round", self.y_label, lines, levels)
 
 
@@ -169,8 +170,8 @@ class Points:
     def trainings(self) -> list[Training]:
         return [point.training for row in self.lines.values() for point in row.values()]
 
-    def made(self, wish: Wish) -> Panel:
-        lines = [_over(label, row, wish) for label, row in self.lines.items()]
+    def made(self, asked: StudyOptions) -> Panel:
+        lines = [_over(label, row, asked) for label, row in self.lines.items()]
         return Panel(self.title, self.x_label, ACCURACY, lines, log_x=self.log_x)
 
 
@@ -194,8 +195,8 @@ def line_of(
     )
 
 
-def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
-    values = [point.values(wish) for point in row.values()]
+def _over(label: str, row: Mapping[Number, Point], asked: StudyOptions) -> Line:
+    values = [point.values(asked) for point in row.values()]
     printed = [(x, y) for x, point in row.items() if (y := point.published) is not None]
     line = line_of(label, list(row), [last for last, _ in values], printed)
     # Fed-SHVR prints the last one.
@@ -203,8 +204,8 @@ def _over(label: str, row: Mapping[Number, Point], wish: Wish) -> Line:
     return replace(line, best=[float(np.mean(best)) for _, best in values]) if by_best else line
 
 
-def _level(label: str, point: Point, wish: Wish) -> Level:
-    return Level(f"{label}, best round", float(np.mean(point.values(wish)[1])), point.published)
+def _level(label: str, point: Point, asked: StudyOptions) -> Level:
+    return Level(f"{label}, best round", float(np.mean(point.values(asked)[1])), point.published)
 
 
 @dataclass(frozen=True)
@@ -219,33 +220,35 @@ class Figure:
         return Study(self.title, tuple(self.panels), partial(_run, self))
 
 
-def _run(figure: Figure, wish: Wish) -> None:
-    panels = [figure.panels[cell].made(wish) for cell in one_of(wish.cell, tuple(figure.panels))]
-    title = shown_title(figure.title, wish)
-    make_folder(wish.out)
-    drawing(panels, title).savefig(wish.file("figure.png"), dpi=130)
-    keep(wish, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
-    tell(panels, title, figure.claims, comparable=wish.comparable)
+def _run(figure: Figure, asked: StudyOptions) -> None:
+    panels = [figure.panels[cell].made(asked) for cell in one_of(asked.cell, tuple(figure.panels))]
+    title = shown_title(figure.title, asked)
+    make_folder(asked.out)
+    drawing(panels, title).savefig(asked.file("figure.png"), dpi=130)
+    keep(asked, title, figure.claims, {"panels": [asdict(panel) for panel in panels]})
+    tell(panels, title, figure.claims, comparable=asked.is_comparable)
 
 
-def shown_title(title: str, wish: Wish) -> str:
+def shown_title(title: str, asked: StudyOptions) -> str:
     """Says what differs from the paper's experiment."""
-    changes = [] if wish.scale == 1 else [f"rounds x {wish.scale:g}"]
-    changes += [f"{key}={value}" for key, value in wish.options]
+    changes = [] if asked.scale == 1 else [f"rounds x {asked.scale:g}"]
+    changes += [f"{key}={value}" for key, value in asked.options]
     return title + (f"\n{fill('[' + ', '.join(changes) + ']', 100)}" if changes else "")
 
 
-def keep(wish: Wish, title: str, claims: Sequence[str], numbers: Mapping[str, Any]) -> None:
+def keep(
+    asked: StudyOptions, title: str, claims: Sequence[str], numbers: Mapping[str, Any]
+) -> None:
     """Everything that is drawn, in `result.json`; of one part alone in a file of its own."""
     facts = {
         **made_by(),
         "title": title,
-        "scale": wish.scale,
-        "seeds": wish.seeds,
-        "options": dict(wish.options),
+        "scale": asked.scale,
+        "seeds": asked.seeds,
+        "options": dict(asked.options),
     }
-    content = {**facts, "cell": wish.cell, "claims": list(claims), **numbers}
-    write_whole(wish.file("result.json"), json.dumps(content, indent=1).encode())
+    content = {**facts, "cell": asked.cell, "claims": list(claims), **numbers}
+    write_whole(asked.file("result.json"), json.dumps(content, indent=1).encode())
 
 
 def tell(

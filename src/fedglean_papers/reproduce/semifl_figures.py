@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from fedglean.inputs import image_ops
 from fedglean.runs.experiment import dataset_of
 from fedglean.sealed import make_folder
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,
@@ -22,7 +23,6 @@ from fedglean_papers.reproduce.panels import (
     pseudo,
     shown_title,
 )
-from fedglean_papers.reproduce.study import Study, Wish
 from fedglean_papers.reproduce.trainings import Training, config_of, note, one_of
 
 SPREADS = {"iid": "IID", "dir0.3": "Dir(0.3)", "dir0.1": "Dir(0.1)", "k2": "K = 2"}
@@ -142,24 +142,24 @@ DECLARED: dict[str, Figure] = {
 LEVELS = (0, 1, 3, 5, 7, 9)
 
 
-def _augmentations(wish: Wish) -> None:
+def _augmentations(asked: StudyOptions) -> None:
     """Fig. 10 has pictures alone: one image sheared by growing amounts, and one with its contrast
     stretched.
     """
-    one_of(wish.cell, ("images",))
-    data = config_of(Training("semifl/table5-full-iid"), wish).data
-    dataset = dataset_of(data)
+    one_of(asked.cell, ("images",))
+    config = config_of(Training("semifl/table5-full-iid"), asked)
+    dataset = dataset_of(config)
     image = dataset.train_images[:1]
     rows = {
         "ShearX": [sheared(image, level) for level in LEVELS],
         "AutoContrast": [image, _contrast(image)],
     }
-    note(f"examples from {data.name}", wish)
-    title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", wish)
-    make_folder(wish.out)
-    _pictured(rows, title).savefig(wish.file("figure.png"), dpi=130)
+    note(f"examples from {config.data.name}", asked)
+    title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", asked)
+    make_folder(asked.out)
+    _pictured(rows, title).savefig(asked.file("figure.png"), dpi=130)
     change = {name: [_change(image, each) for each in row] for name, row in rows.items()}
-    keep(wish, title, (), {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
+    keep(asked, title, (), {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
     print(
         f"{title}\nmean change of a pixel by level of shear: "
         + ", ".join(f"{x:.1f}" for x in change["ShearX"])

@@ -16,8 +16,9 @@ import torch
 from fedglean.data.labels import make_split
 from fedglean.report.terminal import names_table, screen
 from fedglean.sealed import make_folder, write_whole
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.presets import PRESETS
-from fedglean_papers.reproduce.study import Study, Wish, made_by
+from fedglean_papers.reproduce.made_by import made_by
 
 Rows = dict[str, dict[str, Any]]
 
@@ -70,11 +71,11 @@ def _clients(layouts: Mapping[str, str]) -> Rows:
     return rows
 
 
-def _run(name: str, rows: Callable[[], Rows], wish: Wish) -> None:
+def _run(name: str, rows: Callable[[], Rows], asked: StudyOptions) -> None:
     found = rows()
-    make_folder(wish.out)
+    make_folder(asked.out)
     write_whole(
-        wish.out / "result.json",
+        asked.out / "result.json",
         json.dumps({"study": name, "rows": found, **made_by()}, indent=1).encode(),
     )
     lines = [

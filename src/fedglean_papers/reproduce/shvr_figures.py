@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedglean.runs.result import Result
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.loss_surface import surfaces
 from fedglean_papers.reproduce.panels import (
     ACCURACY,
@@ -23,7 +24,6 @@ from fedglean_papers.reproduce.panels import (
     line_of,
     report,
 )
-from fedglean_papers.reproduce.study import Study, Wish
 from fedglean_papers.reproduce.trainings import Training, thinned, trained
 
 METHODS = {
@@ -82,13 +82,13 @@ class Deviation:
     def trainings(self) -> list[Training]:
         return list(self.lines.values())
 
-    def made(self, wish: Wish) -> Panel:
+    def made(self, asked: StudyOptions) -> Panel:
         lines = [
-            _spread_by_round(label, trained(training, wish))
+            _spread_by_round(label, trained(training, asked))
             for label, training in self.lines.items()
         ]
         title = "(b) deviation over the seeds" + (
-            ": --seeds 5 has one, 1 has none" if wish.seeds == 1 else ""
+            ": --seeds 5 has one, 1 has none" if asked.seeds == 1 else ""
         )
         return Panel(title, "round", "standard deviation of accuracy in points", lines)
 
@@ -117,8 +117,8 @@ class RoundsTo:
     def trainings(self) -> list[Training]:
         return list(self.lines.values())
 
-    def made(self, wish: Wish) -> Panel:
-        lines = [_needed(label, trained(training, wish)) for label, training in self.lines.items()]
+    def made(self, asked: StudyOptions) -> Panel:
+        lines = [_needed(label, trained(training, asked)) for label, training in self.lines.items()]
         return Panel(self.title, ACCURACY, "rounds needed", lines)
 
 

@@ -24,15 +24,16 @@ from rich.table import Table
 
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.layouts import find
-from fedglean.errors import DataError, StorageError, unknown
+from fedglean.errors import UNREADABLE, DataError, StorageError, unknown
 from fedglean.report.terminal import duration, screen
 from fedglean.runs.config import DataConfig
 from fedglean.runs.result import Result
 from fedglean.runs.seeds import SeedsResult
 from fedglean.runs.verdict import LABELS_ALONE
 from fedglean.sealed import make_folder, write_whole
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.presets import PRESETS
-from fedglean_papers.reproduce.study import Study, Wish, made_by
+from fedglean_papers.reproduce.made_by import made_by
 from fedglean_papers.reproduce.trainings import Training, config_of, note, trained
 
 TITLES = {
@@ -94,22 +95,24 @@ def _labels(split: Mapping[str, Any], images: int) -> int:
     return int(value) * (split["clients"] if kind == "each" else 1) if value.isdigit() else images
 
 
-def run(table: str, wish: Wish) -> None:
+def run(table: str, asked: StudyOptions) -> None:
     """Every cell that was asked for, in turn; result.json grows with each."""
-    chosen = _present(table, _chosen(table, wish.cell), wish)
-    note(_announced(table, chosen, wish), wish)
+    chosen = _present(table, _chosen(table, asked.cell), asked)
+    note(_announced(table, chosen, asked), asked)
     lines: list[Line] = []
     for cell, preset in chosen.items():
-        found = compared(cell, preset, trained(Training(preset), wish), wish)
+        found = compared(cell, preset, trained(Training(preset), asked), asked)
         lines += found
-        _keep(wish.out / "result.json", table, found)
+        _keep(asked.out / "result.json", table, found)
     told(table, lines, screen())
 
 
-def _announced(table: str, chosen: Cells, wish: Wish) -> str:
+def _announced(table: str, chosen: Cells, asked: StudyOptions) -> str:
     numbers = sum(len(PRESETS[preset].published or {}) for preset in chosen.values())
-    seeds = f"{wish.seeds} seed{'s' if wish.seeds > 1 else ''} each"
-    short = f"; shortened to {wish.scale:g} of the rounds: a first look" if wish.scale != 1 else ""
+    seeds = f"{asked.seeds} seed{'s' if asked.seeds > 1 else ''} each"
+    short = (
+        f"; shortened to {asked.scale:g} of the rounds: a first look" if asked.scale != 1 else ""
+    )
     return (
         f"{table}: {len(chosen)} of {len(cells_of(table))} cells, {numbers} printed numbers, "
         f"{seeds}{short}"
@@ -124,23 +127,23 @@ def _chosen(table: str, cell: str | None) -> dict[str, str]:
     return chosen
 
 
-def _present(table: str, cells: Cells, wish: Wish) -> dict[str, str]:
+def _present(table: str, cells: Cells, asked: StudyOptions) -> dict[str, str]:
     """The cells whose data is there. A cell that was named must be; of a whole table, what is
     missing is left out.
     """
-    sets = {cell: config_of(Training(preset), wish).data for cell, preset in cells.items()}
+    sets = {cell: config_of(Training(preset), asked).data for cell, preset in cells.items()}
     missing = {data.name for data in sets.values() if data.name in PUBLISHED and not _on_disk(data)}
     if missing:
         root = (
-            f"which is not in {wish.data_root}"
-            if wish.data_root
+            f"which is not in {asked.data_root}"
+            if asked.data_root
             else "in a folder given with --data-root"
         )
         needs = " and ".join(f"{name} ({PUBLISHED[name].fetch})" for name in sorted(missing))
         there = [cell for cell, data in sets.items() if data.name not in missing]
-        if wish.cell is not None or not there:
+        if asked.cell is not None or not there:
             raise DataError(f"{table} needs {needs}, {root}")
-        note(f"{len(cells) - len(there)} cells are left out: they need {needs}, {root}", wish)
+        note(f"{len(cells) - len(there)} cells are left out: they need {needs}, {root}", asked)
         return {cell: cells[cell] for cell in there}
     return dict(cells)
 
@@ -149,7 +152,7 @@ def _on_disk(data: DataConfig) -> bool:
     return data.root is not None and find(PUBLISHED[data.name].layouts, Path(data.root)) is not None
 
 
-def compared(cell: str, preset: str, results: list[Result], wish: Wish) -> list[Line]:
+def compared(cell: str, preset: str, results: list[Result], asked: StudyOptions) -> list[Line]:
     """A line for each number that was printed of the cell."""
     first, group = results[0], SeedsResult(results)
     common = {
@@ -158,8 +161,8 @@ def compared(cell: str, preset: str, results: list[Result], wish: Wish) -> list[
         "seeds": [result.config.seed for result in results],
         "rounds": first.config.rounds,
         "rounds_published": PRESETS[preset].layer["rounds"],
-        "scale": wish.scale,
-        "options": dict(wish.options),
+        "scale": asked.scale,
+        "options": dict(asked.options),
         "seconds": round(sum(result.seconds for result in results), 3),
         **made_by(),
     }
@@ -169,7 +172,7 @@ def compared(cell: str, preset: str, results: list[Result], wish: Wish) -> list[
         ours = [_as_printed(result, number) for result in results]
         tested = [value for value in ours if value is not None]
         mean = 100 * fmean(tested) if len(tested) == len(ours) else None
-        gap = mean - published if mean is not None and wish.comparable else None
+        gap = mean - published if mean is not None and asked.is_comparable else None
         line = {
             "number": _convention(number, first.config.rounds),
             "published": published,
@@ -309,9 +312,7 @@ def as_markdown(path: Path) -> str:
     try:
         content = json.loads(path.read_bytes())
         table, lines = content["study"], content["lines"]
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StorageError(
             f"{path} is not the result of a table; name a table's result.json"
         ) from error
@@ -333,6 +334,6 @@ def as_markdown(path: Path) -> str:
 
 
 TABLES: dict[str, Study] = {
-    table: Study(title, tuple(cells_of(table)), partial(run, table))
+    table: Study(title, tuple(cells_of(table)), partial(run, table), page=as_markdown)
     for table, title in TITLES.items()
 }

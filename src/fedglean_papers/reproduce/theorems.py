@@ -16,10 +16,10 @@ from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
 from fedglean.report.picture import COLOURS
 from fedglean.sealed import make_folder, write_whole
+from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.convergence_theorem import METHODS, Visits, gaps, slope
 from fedglean_papers.reproduce.kernel_theorem import World, semi_supervised_risk, supervised_risk
 from fedglean_papers.reproduce.panels import keep, shown_title
-from fedglean_papers.reproduce.study import Study, Wish
 from fedglean_papers.reproduce.trainings import note, one_of
 
 #: The two exponents varied, then margin and smoothness.
@@ -43,23 +43,23 @@ REPEATS = 40
 Numbers = dict[str, Any]
 
 
-def _semifl(wish: Wish) -> None:
+def _semifl(asked: StudyOptions) -> None:
     repeats, made = (
-        max(3, round(REPEATS * wish.scale)),
+        max(3, round(REPEATS * asked.scale)),
         {"labels": labels_alone, "rates": rates, "critical": critical},
     )
     title = "SemiFL, Theorem 1: a kernel classifier with and without unlabelled points"
-    title += "" if wish.scale == 1 else f"\n[{repeats} samples a point instead of {REPEATS}]"
+    title += "" if asked.scale == 1 else f"\n[{repeats} samples a point instead of {REPEATS}]"
     found: dict[str, Numbers] = {}
-    for cell in one_of(wish.cell, tuple(made)):
-        note(f"{cell}: {repeats} samples per point", wish)
+    for cell in one_of(asked.cell, tuple(made)):
+        note(f"{cell}: {repeats} samples per point", asked)
         found[cell] = made[cell](repeats)
     canvas, places = _canvas(len(found), title)
     for axes, (cell, numbers) in zip(places, found.items(), strict=True):
         {"labels": _draw_labels, "rates": _draw_rates, "critical": _draw_critical}[cell](
             axes, numbers
         )
-    _finish(wish, title, canvas, found)
+    _finish(asked, title, canvas, found)
     if "labels" in found:
         low, high = (found["labels"][name] for name in ("helps_from", "helps_up_to"))
         print(f"with {LABELS} labels, unlabelled points help from n_u = {low:.0e} to {high:.0e}")
@@ -213,15 +213,15 @@ LEAST = 4
 SEEDS = 4
 
 
-def _fed_shvr(wish: Wish) -> None:
-    wish = replace(wish, seeds=max(wish.seeds, SEEDS))
-    title = shown_title("Fed-SHVR, Theorem 1: the smallest gap within T rounds", wish)
-    rounds = {cell: _shortened(cell, wish.scale) for cell in one_of(wish.cell, tuple(VISITS))}
-    found = {cell: convergence(cell, lengths, wish) for cell, lengths in rounds.items()}
+def _fed_shvr(asked: StudyOptions) -> None:
+    asked = replace(asked, seeds=max(asked.seeds, SEEDS))
+    title = shown_title("Fed-SHVR, Theorem 1: the smallest gap within T rounds", asked)
+    rounds = {cell: _shortened(cell, asked.scale) for cell in one_of(asked.cell, tuple(VISITS))}
+    found = {cell: convergence(cell, lengths, asked) for cell, lengths in rounds.items()}
     canvas, places = _canvas(len(found), title)
     for axes, numbers in zip(places, found.values(), strict=True):
         _draw_gaps(axes, numbers)
-    _finish(wish, title, canvas, found)
+    _finish(asked, title, canvas, found)
     for cell, numbers in found.items():
         print(
             f"{cell} visits, {numbers['steps']} steps: the step size keeps to its bounds from T = "
@@ -249,13 +249,13 @@ def _shortened(cell: str, scale: float) -> list[int]:
     return [round(T) for T in lengths]
 
 
-def convergence(cell: str, rounds: Sequence[int], wish: Wish) -> Numbers:
+def convergence(cell: str, rounds: Sequence[int], asked: StudyOptions) -> Numbers:
     """Smallest gap and mean gap of the later half of the rounds, by method and T."""
     visits = VISITS[cell]
     methods: dict[str, Numbers] = {}
     smoothness = 0.0
     for method in METHODS:
-        found = [_measured(cell, method, T, wish) for T in rounds]
+        found = [_measured(cell, method, T, asked) for T in rounds]
         least, late = [each["min"] for each in found], [each["late_mean"] for each in found]
         smoothness = found[-1]["smoothness"]
         methods[method] = {
@@ -272,14 +272,14 @@ def convergence(cell: str, rounds: Sequence[int], wish: Wish) -> Numbers:
     return {"cell": cell, "T": list(rounds), **bounds, "methods": methods}
 
 
-def _measured(cell: str, method: str, rounds: int, wish: Wish) -> dict[str, float]:
+def _measured(cell: str, method: str, rounds: int, asked: StudyOptions) -> dict[str, float]:
     """A point of the picture. It takes up to minutes, so it is kept for the command that goes
     on.
     """
-    path = wish.out / "points" / f"{cell}-{method}-{rounds}-seeds{wish.seeds}.json"
+    path = asked.out / "points" / f"{cell}-{method}-{rounds}-seeds{asked.seeds}.json"
     if not path.exists():
-        note(f"{cell} visits, {method}, T = {rounds}", wish)
-        mean, problem = gaps(method, VISITS[cell], rounds, wish.seeds)
+        note(f"{cell} visits, {method}, T = {rounds}", asked)
+        mean, problem = gaps(method, VISITS[cell], rounds, asked.seeds)
         late = float(mean[len(mean) // 2 :].mean())
         point = {"min": float(mean.min()), "late_mean": late, "smoothness": problem.smoothness()}
         make_folder(path.parent)
@@ -332,10 +332,10 @@ def _canvas(panels: int, title: str) -> tuple[Canvas, list[Axes]]:
     return canvas, list(canvas.subplots(1, panels, squeeze=False)[0])
 
 
-def _finish(wish: Wish, title: str, canvas: Canvas, found: Mapping[str, Numbers]) -> None:
-    make_folder(wish.out)
-    canvas.savefig(wish.file("figure.png"), dpi=110)
-    keep(wish, title, (), {"found": dict(found)})
+def _finish(asked: StudyOptions, title: str, canvas: Canvas, found: Mapping[str, Numbers]) -> None:
+    make_folder(asked.out)
+    canvas.savefig(asked.file("figure.png"), dpi=110)
+    keep(asked, title, (), {"found": dict(found)})
     print(title)
 
 

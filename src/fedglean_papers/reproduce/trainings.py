@@ -1,4 +1,4 @@
-"""The trainings that a figure is read off: found below the wish's folder, gone on with, or made."""
+"""The trainings that a figure is read off: found below its folder, gone on with, or made."""
 
 import re
 import sys
@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fedglean.data.partition import Split
-from fedglean.data.sources import PUBLISHED
+from fedglean.data.sources import PUBLISHED, load
 from fedglean.errors import unknown
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.report.terminal import rounds_shown
 from fedglean.runs.config import FLAT, Config, DataConfig, configure, settings_of
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.result import Result
 from fedglean.runs.seeds import ensure_seeds
+from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
-from fedglean_papers.reproduce.study import Wish
 
 #: What is shortened when a run is.
 SCHEDULES = ("rounds", "settings.ramp_epochs", "settings.warmup_rounds")
@@ -77,15 +78,15 @@ def _first(split: Split, count: int) -> Split:
     return Split(split.hub, split.labelled[:count], split.unlabelled[:count], split.names[:count])
 
 
-def config_of(training: Training, wish: Wish) -> Config:
+def config_of(training: Training, asked: StudyOptions) -> Config:
     """What is trained: the preset, the figure's changes, the user's options; fewer rounds by the
-    wish's scale.
+    scale that was asked for.
     """
     preset = PRESETS[training.preset]
-    options = {key: value for key, value in wish.options if _concerns(key, preset.method)}
-    given: dict[str, Any] = {**_scaled(_dotted(preset.layer), wish.scale), **training.changed}
-    if wish.data_root is not None and given["data.name"] != "digits":
-        given["data.root"] = str(wish.data_root)
+    options = {key: value for key, value in asked.options if _concerns(key, preset.method)}
+    given: dict[str, Any] = {**_scaled(_dotted(preset.layer), asked.scale), **training.changed}
+    if asked.data_root is not None and given["data.name"] != "digits":
+        given["data.root"] = str(asked.data_root)
     chosen = {FLAT.get(key, key) for key in options}
     config = configure(preset.method, **{**given, **options})
     if config.data.name != given["data.name"] and not chosen & {"split.labels", "split.file"}:
@@ -97,8 +98,10 @@ def _concerns(option: str, method: str) -> bool:
     """Whether a method has an option; one that only other methods have is for other lines of the
     figure.
     """
-    return option in settings_of(method) or not any(
-        option in settings_of(other) for other in METHODS
+    names = Names.of()
+    others = names.tables["METHODS"]
+    return option in settings_of(method, names) or not any(
+        option in settings_of(other, names) for other in others
     )
 
 
@@ -143,35 +146,36 @@ def _fitted(labels: str, published: str, config: Config) -> str:
 @cache
 def _size(data: DataConfig) -> tuple[int, int]:
     """Training images and classes."""
-    dataset = dataset_of(data)
+    root = None if data.root is None else Path(data.root)
+    dataset = load(data.name, root, data.allow_partial, data.images)
     return len(dataset.train_images), len(dataset.classes)
 
 
-def trained(training: Training, wish: Wish) -> list[Result]:
+def trained(training: Training, asked: StudyOptions) -> list[Result]:
     """Its results, one a seed; what is not done yet is done now."""
-    config, folder = config_of(training, wish), wish.out / "runs" / training.name
-    with rounds_shown(training.name, config, wish.seeds, wish.quiet) as on_rounds:
-        splits = splits_of(training, config, wish.seeds)
-        return ensure_seeds(config, wish.seeds, folder, on_rounds, splits).results
+    config, folder = config_of(training, asked), asked.out / "runs" / training.name
+    with rounds_shown(training.name, config, asked.seeds, asked.quiet) as on_rounds:
+        splits = splits_of(training, config, asked.seeds)
+        return ensure_seeds(config, asked.seeds, folder, on_rounds, splits).results
 
 
 def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | None:
     """A split a seed, where the figure takes a part of it."""
     if training.part is None:
         return None
-    dataset = dataset_of(config.data)
+    dataset = dataset_of(config)
     each = [replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)]
     return [training.part.take(divide_up(config, dataset)) for config in each]
 
 
 def one_of(cell: str | None, cells: Sequence[str]) -> list[str]:
-    """The cells that were wished for, by name or pattern; without a wish all."""
+    """The cells that were wished for, by name or pattern; without a asked all."""
     chosen = [each for each in cells if cell is None or fnmatch(each, cell)]
     if not chosen:
         raise unknown("part of the figure", str(cell), cells)
     return chosen
 
 
-def note(text: str, wish: Wish) -> None:
-    if not wish.quiet:
+def note(text: str, asked: StudyOptions) -> None:
+    if not asked.quiet:
         print(text, file=sys.stderr, flush=True)
