@@ -42,9 +42,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.engine.batches import Deck, Lane, Setting
-from fedglean.engine.loop import Loop, Party
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import Party
 from fedglean.inputs.images import Images
-from fedglean.method import Me, Predict, Statistics, Stream, Talk, Train
+from fedglean.method import Me, Predict, Statistics, Stream, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.randomness import bits, order
 from fedglean.runs.config import configure
@@ -71,8 +72,8 @@ class Confident(SemiFL):
 
     share: float = 0.75
 
-    def fix_and_mix(self, me: Me, model: Any) -> Talk:
-        yield Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
+    async def fix_and_mix(self, me: Me, model: Any) -> Any:
+        await Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
         return self.drawn(me.unlabelled, model.architecture.classes)
 
     def drawn(self, images: Images, classes: int) -> dict[str, Stream]:

@@ -31,7 +31,9 @@ def write_folders(root: Path, labelled: int = 3, clients: int = 8) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--images", type=Path, default=Path("images"), help="where the folders are, or are written")
+    parser.add_argument(
+        "--images", type=Path, default=Path("images"), help="where the folders are, or are written"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/own-images"), help="the run folder")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
@@ -39,7 +41,12 @@ def main() -> None:
         write_folders(options.images)
 
     result = fedglean.run(
-        "semifl", data="folder", data_root=options.images, rounds=options.rounds, executor="stack", out=options.out
+        "semifl",
+        data="folder",
+        data_root=options.images,
+        rounds=options.rounds,
+        executor="stack",
+        out=options.out,
     )
     print(f"test accuracy: {result.last.accuracy:.1%} in the last round")
 

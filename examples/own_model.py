@@ -11,7 +11,9 @@ def residual(layers: Layers, images: Tensor) -> Tensor:
     """One residual block of 16 channels between a convolution and a global average."""
     x = F.relu(layers.norm("norm0", layers.conv("conv0", images, layers.channels(16))))
     inner = F.relu(layers.norm("norm1", layers.conv("conv1", x, layers.channels(16))))
-    x = F.max_pool2d(F.relu(x + layers.norm("norm2", layers.conv("conv2", inner, layers.channels(16)))), 2)
+    x = F.max_pool2d(
+        F.relu(x + layers.norm("norm2", layers.conv("conv2", inner, layers.channels(16)))), 2
+    )
     return layers.linear("output", x.flatten(1), layers.classes)
 
 

@@ -22,7 +22,7 @@ from fedglean.exchange.gate import Admitted, Envelope, Gate, Refusal, needed
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Declared, Expect, Me, Stream, Talk, Train, Upload
+from fedglean.method import Ask, Batch, Declared, Expect, Me, Stream, Train, Upload
 from fedglean.models import Architecture, Model
 from fedglean.optimiser import SGD
 from fedglean.randomness import bits
@@ -43,9 +43,9 @@ def loss(model: Model, batch: Batch, frozen: Any) -> Tensor:
     return cross_entropy(model(batch.data.images), batch.data.label)
 
 
-def client(me: Me, message: Record) -> Talk:
+async def client(me: Me, message: Record) -> Upload | None:
     sgd = SGD(0.1, momentum=0.9)
-    trained = yield Train(
+    trained = await Train(
         message.model, {"data": Stream(me.labelled, batch=2)}, loss, sgd, epochs=1, memory=me.state
     )
     sums = torch.full((2,), float(len(me.labelled)), dtype=torch.float64)

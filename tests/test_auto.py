@@ -10,8 +10,9 @@ import torch
 
 from fedglean.engine import auto
 from fedglean.engine.batches import Setting
-from fedglean.engine.loop import Loop, Party
+from fedglean.engine.loop import Loop
 from fedglean.engine.stack import Stack
+from fedglean.engine.task import Party
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.models import Architecture

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad
 
+from coroutines import first_request
 from fedglean import run
 from fedglean.errors import ConfigError
 from fedglean.inputs.images import Images
@@ -142,7 +143,7 @@ def client(method: Central, state: Tree, **message: Any) -> Any:
     sent = Record(
         {"model": start, "average": start, "rate": 0.01, "round": 3, "rounds": 4, **message}
     )
-    return next(method.client(Me(0, *own, state, 1), sent))
+    return first_request(method.client(Me(0, *own, state, 1), sent))
 
 
 @pytest.mark.parametrize("kind", FAMILY)

@@ -15,7 +15,7 @@ from fedglean import tree
 from fedglean.data.sources import load
 from fedglean.errors import RoundError
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Talk, Train, Upload
+from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Train, Upload
 from fedglean.methods.common import supervised
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.methods.hassle import Hassle
@@ -79,10 +79,10 @@ class Plain(FedAvg):
     active: float = 1.0
     epochs: int = 1
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
-        trained = yield self.training(me, message)
+        trained = await self.training(me, message)
         return Upload(model=trained.model, keep={"visits": torch.ones(1)})
 
     def training(self, me: Me, message: Record) -> Train:
@@ -95,24 +95,24 @@ class Plain(FedAvg):
 
 @dataclass(frozen=True)
 class DrawsFromTorch(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         noise = 1 + 0.01 * float(torch.rand(()))
-        upload = yield from super().client(me, message)
+        upload = await super().client(me, message)
         return upload and Upload(model=tree.map(lambda leaf: noise * leaf, upload.trees["model"]))
 
 
 @dataclass(frozen=True)
 class DrawsFromNumpy(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         np.random.rand()
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
 
 @dataclass(frozen=True)
 class DrawsFromRandom(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         random.random()
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
 
 TRUTH = load("digits").train_labels
@@ -120,11 +120,11 @@ TRUTH = load("digits").train_labels
 
 @dataclass(frozen=True)
 class KnowsHiddenLabels(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
         known = me.unlabelled.labelled(TRUTH[me.unlabelled.index])
-        return (yield from super().client(replace(me, labelled=known), message))
+        return await super().client(replace(me, labelled=known), message)
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ VISITS: Counter[int] = Counter()
 
 @dataclass(frozen=True)
 class RemembersGlobally(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         VISITS[me.number] += 1
-        upload = yield from super().client(me, message)
+        upload = await super().client(me, message)
         return upload and Upload(weight=1 / VISITS[me.number], model=upload.trees["model"])
 
 
@@ -183,54 +183,54 @@ class RemembersGlobally(Plain):
 class SharesBetweenClients(Plain):
     """The first client of a round that is served is worth more."""
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         VISITS.clear()
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         VISITS[0] += 1
-        upload = yield from super().client(me, message)
+        upload = await super().client(me, message)
         return upload and Upload(weight=1 / VISITS[0], model=upload.trees["model"])
 
 
 @dataclass(frozen=True)
 class WritesIntoItsState(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if me.state is not None:
             me.state["visits"] += 1
-        return (yield from super().client(me, message))
+        return await super().client(me, message)
 
 
 @dataclass(frozen=True)
 class WritesIntoTheMessage(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         message.model.parameters["output.bias"].add_(0.1)
-        return (yield from super().client(me, message))
+        return await super().client(me, message)
 
 
 @dataclass(frozen=True)
 class WritesIntoTheHubsState(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         state.model.parameters["output.bias"].add_(0.1)
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
 
 @dataclass(frozen=True)
 class ChangesItself(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         object.__setattr__(self, "rate", self.rate * 0.9)
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
 
 @dataclass(frozen=True)
 class UploadsIntegers(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         message = {"model": state.model, "rate": 0.1, "count": torch.zeros(1, dtype=torch.long)}
-        reply = yield Ask(self.client, hub.everyone, message)
+        reply = await Ask(self.client, hub.everyone, message)
         return Record(model=reply.mean("model"), tested=reply.mean("model"))
 
-    def client(self, me: Me, message: Record) -> Talk:
-        upload = yield from super().client(me, message)
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        upload = await super().client(me, message)
         return upload and Upload(
             model=upload.trees["model"], count=message.count + len(me.labelled)
         )
@@ -238,50 +238,49 @@ class UploadsIntegers(Plain):
 
 @dataclass(frozen=True)
 class KeepsWhatCannotBeStored(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
-        upload = yield from super().client(me, message)
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        upload = await super().client(me, message)
         return upload and Upload(model=upload.trees["model"], keep={"set": {1, 2}})
 
 
 @dataclass(frozen=True)
 class NobodyTrains(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
-        yield from ()
+    async def client(self, me: Me, message: Record) -> Upload | None:
         return None
 
 
 @dataclass(frozen=True)
 class ForgetsToReturn(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
-        yield from super().client(me, message)
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        await super().client(me, message)
 
 
 @dataclass(frozen=True)
 class AsksNobody(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
-        return state  # type: ignore[return-value]
+    def round(self, hub: Hub, state: Record) -> Any:
+        return state
 
 
 @dataclass(frozen=True)
 class SendsTheWholeAnswer(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
-        trained = yield self.training(me, message)
+        trained = await self.training(me, message)
         return Upload(model=trained)
 
 
 @dataclass(frozen=True)
 class StumblesOverEmptyClients(Plain):
-    def client(self, me: Me, message: Record) -> Talk:
-        trained = yield self.training(me, message)
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        trained = await self.training(me, message)
         return Upload(model=trained.model)
 
 
 @dataclass(frozen=True)
 class AsksWhoIsNotThere(Plain):
-    def round(self, hub: Hub, state: Record) -> Talk:
-        reply = yield Ask(self.client, [0, 99], {"model": state.model})
+    async def round(self, hub: Hub, state: Record) -> Record:
+        reply = await Ask(self.client, [0, 99], {"model": state.model})
         return Record(model=reply.mean("model"))
 
 
@@ -291,8 +290,7 @@ class Mutable(Method):
 
     rate: float = 0.1
 
-    def round(self, hub: Hub, state: Record) -> Talk:
-        yield from ()
+    async def round(self, hub: Hub, state: Record) -> Record:
         return state
 
 
@@ -316,7 +314,7 @@ BROKEN: list[tuple[Method, str]] = [
     (KeepsWhatCannotBeStored(), "must be storable"),
     (NobodyTrains(), "every client abstained"),
     (ForgetsToReturn(), "does the function return an Upload"),
-    (AsksNobody(), "round 1, hub, .* no `yield` in it"),
+    (AsksNobody(), "round 1, hub, .* must be a coroutine"),
     (SendsTheWholeAnswer(), "'model' is a Trained without tensors"),
     (StumblesOverEmptyClients(), "client 0.*an empty stream"),
     (AsksWhoIsNotThere(), "clients are 0 to 7; an Ask cannot go to 99"),

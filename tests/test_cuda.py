@@ -14,12 +14,13 @@ from fedglean import tree
 from fedglean.engine import lanes
 from fedglean.engine.batches import Setting
 from fedglean.engine.graph import give_back
-from fedglean.engine.loop import Loop, Party
+from fedglean.engine.loop import Loop
 from fedglean.engine.stack import Stack
+from fedglean.engine.task import Party
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy, jointly
-from fedglean.method import Stream, Talk, Train, Trained
+from fedglean.method import Stream, Train, Trained
 from fedglean.methods import METHODS
 from fedglean.models import Architecture
 from fedglean.optimiser import SGD
@@ -62,12 +63,12 @@ def clients(
     )
     start = Architecture(model, (1, pixels, pixels), 10).initial(1, dtype, device)
 
-    def talk(count: int) -> Talk:
+    async def talk(count: int) -> Any:
         index = torch.arange(count, device=device)
         images = Images(store, index, index.remainder(10))
         streams = {"images": Stream(images, batch=batch), "others": Stream(images, batch=2 * batch)}
         sgd = SGD(0.05, momentum=0.9, clip=1.0)
-        return (yield Train(start, streams, loss, sgd, steps=min(steps, count)))
+        return await Train(start, streams, loss, sgd, steps=min(steps, count))
 
     return [Party(f"client {place}", talk(count), place) for place, count in enumerate(COUNTS)]
 

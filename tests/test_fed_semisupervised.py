@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coroutines import first_request
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.engine.batches import Setting
@@ -343,7 +344,7 @@ def test_the_weight_of_mixmatch_grows_by_rounds() -> None:
     hubs = [
         Hub(number, 8, case.federation.hub, case.federation.declared, 0) for number in (1, 3, 5, 8)
     ]
-    asks = [next(case.method.round(hub, case.start())) for hub in hubs]
+    asks = [first_request(case.method.round(hub, case.start())) for hub in hubs]
     assert [ask.message["weight"] for ask in asks] == [0.0, 40.0, 80.0, 80.0]
 
 
@@ -356,7 +357,7 @@ def test_fully_labelled_clients_do_fedavg_and_unlabelled_ones_stay_away(
     streams = []
     for number in range(len(COUNTS)):
         talk = method.client(case.federation.me(number, None, 0), message)
-        request = next(talk, None)
+        request = first_request(talk)
         streams.append(None if request is None else set(request.streams))
     assert streams == [{"unlabelled", "labelled"}, {"labelled"}, None, {"unlabelled", "labelled"}]
 
@@ -374,7 +375,7 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
     optimiser = torch.optim.SGD(
         live.values(), lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01
     )
-    request: Any = next(talk)
+    request: Any = talk.send(None)
     for step in range(2):
         here = request.models
         same(here, {name: value.detach() for name, value in live.items()})
@@ -409,7 +410,7 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
     optimiser = torch.optim.SGD(live.values(), lr=1.0, momentum=0.5)
     for tuned, mean in ((1, 2), (3, None), (5, 6)):
         talk = method.round(hub, state)
-        ask, sums = next(talk), Partial()
+        ask, sums = talk.send(None), Partial()
         if mean is not None:
             sums.include(0, admitted(Upload(model=small_model(mean))), 1, False)
         assert isinstance(talk.send(Reply(sums, {"model": ask.message["model"]})), Train)
@@ -436,11 +437,11 @@ def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one
     now = {name: small_model(seed) for seed, name in enumerate(names)}
     before = {name: small_model(seed) for seed, name in enumerate(names[:2], start=7)}
     case = experiment(method)
-    ask = next(
+    ask = first_request(
         method.round(case.hub(2), Record(models=now, previous=before, tested=now, warm=True))
     )
     talk = method.client(case.federation.me(0, None, 0), Record(ask.message))
-    work = next(talk)
+    work = talk.send(None)
     if variant == "paper":
         work = talk.send(SimpleNamespace(confident=case.federation.labelled[0]))
     images, label = drawn(0, 6), torch.arange(6) % 5
@@ -450,7 +451,7 @@ def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one
         ("supervised", "unsupervised", 2.0),
         ("unsupervised", "supervised", 1.0),
     ):
-        request = next(each for each in work if each.models is now[f"{own}_residual"])
+        request = next(each for each in work.requests if each.models is now[f"{own}_residual"])
         student, teacher = now[f"{own}_residual"](images), now[other](images)
         if variant == "release":
             teacher = before[other](images) + now[f"{other}_residual"](images)
@@ -475,7 +476,7 @@ def test_a_client_of_fedsgd_sends_the_gradient_of_fixmatchs_loss() -> None:
     talk = FedSGDFixMatch(threshold=0.12, client_batch=16).client(
         case.federation.me(2, None, 0), Record(model=model)
     )
-    request = next(talk)
+    request = talk.send(None)
     seen: list[Batch] = []
 
     def noting(live: Model, batch: Batch, frozen: Any) -> Any:
@@ -502,6 +503,4 @@ def test_a_client_of_fedsgd_sends_the_gradient_of_fixmatchs_loss() -> None:
 def test_a_client_without_unlabelled_images_gives_no_gradient() -> None:
     case = experiment(FedSGDFixMatch())
     me: Me = case.federation.me(1, None, 0)
-    assert (
-        next(FedSGDFixMatch().client(me, Record(model=case.start().model)), "nothing") == "nothing"
-    )
+    assert first_request(FedSGDFixMatch().client(me, Record(model=case.start().model))) is None

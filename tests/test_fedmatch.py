@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coroutines import first_request
 from fedglean import tree
 from fedglean.engine.here import Kept
 from fedglean.engine.loop import Loop
@@ -281,10 +282,10 @@ def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
             surest[client] = float(seen.softmax(-1).max())
     threshold = float(np.median(list(surest.values())))
     method = replace(AS_IN_SEMIFL, threshold=threshold)
-    ask = next(method.round(experiment.hub(2), state))
+    ask = first_request(method.round(experiment.hub(2), state))
     for client, sureness in surest.items():
         talk = method.client(experiment.federation.me(client, None, 0), Record(ask.message))
-        guess = Loop(setting).serve(replace(next(talk), view="plain"), 0)
+        guess = Loop(setting).serve(replace(talk.send(None), view="plain"), 0)
         try:
             assert isinstance(talk.send(guess), Train) and sureness >= threshold
         except StopIteration as stop:

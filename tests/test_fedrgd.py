@@ -74,7 +74,7 @@ def play(
         else:
             assert all(
                 isinstance(each, Train) and value(each.models) == value(state.model)
-                for each in request
+                for each in request.requests
             )
             answer = [Trained(model(copy), {}, 16, {}) for copy in copies]
 
@@ -109,7 +109,7 @@ def test_semifls_form_steps_with_momentum_from_the_one_hub_model_to_the_mean_of_
     velocity = 0.0
     for trained in (1.0, 4.0):
         talk, asks = method.round(hub(), state), []
-        request: Any = next(talk)
+        request: Any = talk.send(None)
         while isinstance(request, Ask):
             assert value(request.message["model"]) == value(state.model)
             asks.append(request)
@@ -127,7 +127,7 @@ def test_in_semifls_form_who_is_sure_of_nothing_stays_away_and_the_others_train_
     me = Me(0, images.subset(torch.zeros(4, dtype=torch.bool)), images, None, 0)
     for stays in (True, False):
         talk = AS_IN_SEMIFL.client(me, Record(model=model(0.0), rate=0.03))
-        guess: Any = next(talk)
+        guess: Any = talk.send(None)
         assert isinstance(guess, Predict) and guess.threshold == AS_IN_SEMIFL.threshold
         if stays:
             with pytest.raises(StopIteration) as end:

@@ -342,7 +342,7 @@ def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: P
 
 def _answer(experiment: Any, request: Predict) -> Any:
     """What a client would get."""
-    from fedglean.engine.loop import Call
+    from fedglean.engine.task import Call
 
     return experiment.placement.executor.answer([Call(request, 0)])[0]
 

@@ -1,6 +1,7 @@
 """The reference executor: requests in, answers out, and an error that says where it struck."""
 
-from collections.abc import Generator, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,14 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.engine.batches import Setting, batches
-from fedglean.engine.loop import Call, Conversation, Loop, Party, PartyError, side_by_side
+from fedglean.engine.loop import Loop
 from fedglean.engine.stack import Stack
+from fedglean.engine.task import Call, Party, PartyError, Task, run_together
 from fedglean.errors import DataError
 from fedglean.inputs.images import Images, Predictions
 from fedglean.inputs.views import Recipe, view
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Mixture, Predict, Statistics, Stream, Train
+from fedglean.method import Apply, Ask, Batch, Mixture, Predict, Statistics, Stream, Train, together
 from fedglean.models import Architecture, Model
 from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import bits
@@ -65,7 +67,7 @@ def test_predict_gives_back_whatever_apply_makes() -> None:
         return made.mean((1, 2, 3))
 
     source = images(7)
-    answer = LOOP.serve(Predict(None, source, apply=brightness, batch=3), 3)
+    answer = LOOP.serve(Apply(brightness, None, source, batch=3), 3)
     torch.testing.assert_close(answer, seen(source, torch.arange(7)).mean((1, 2, 3)))
     assert sizes == [3, 3, 1]
 
@@ -92,7 +94,7 @@ def test_random_views_of_a_prediction_follow_the_key_and_not_the_batch() -> None
         return made
 
     pictures = [
-        LOOP.serve(Predict(None, images(9), view="weak", apply=itself, batch=b), key)
+        LOOP.serve(Apply(itself, None, images(9), view="weak", batch=b), key)
         for b, key in ((4, 1), (9, 1), (9, 2))
     ]
     assert torch.equal(pictures[0], pictures[1]) and not torch.equal(pictures[1], pictures[2])
@@ -202,69 +204,64 @@ def test_a_step_that_returns_something_built_otherwise_is_told_so(
         executor(LOOP.setting).serve(request, 5)
 
 
-def test_a_list_of_requests_is_answered_by_a_list_with_keys_of_their_own() -> None:
+def test_requests_together_are_answered_in_order_with_keys_of_their_own() -> None:
     one = Train(model(), {"data": Stream(images(7), batch=3)}, loss, SGD(0.1), epochs=1)
-    first, second, guess = LOOP.serve([one, one, Predict(model(), images(3))], 5)
+    first, second, guess = LOOP.serve(together(one, one, Predict(model(), images(3))), 5)
     assert len(guess.probabilities) == 3
     assert not torch.equal(
         first.model.parameters["output.weight"], second.model.parameters["output.weight"]
     )
-    assert LOOP.serve([], 5) == []
+    assert LOOP.serve(together(), 5) == ()
 
 
-@pytest.mark.parametrize("request_", ["train", None, Ask(lambda me, message: iter(()), [0], {})])  # type: ignore[arg-type,return-value]
+@pytest.mark.parametrize("request_", ["train", None, Ask(lambda me, message: None, [0], {})])  # type: ignore[arg-type,return-value]
 def test_a_request_that_a_client_may_not_make_is_refused(request_: Any) -> None:
-    with pytest.raises(TypeError, match="yields Train, Predict, Statistics or"):
+    with pytest.raises(TypeError, match="awaits Train, Predict, Apply or Statistics"):
         LOOP.serve(request_, 1)
 
 
-def fails_at_once() -> Generator[Any, Any, None]:
+async def fails_at_once() -> None:
     raise KeyError("rate")
-    yield
 
 
-def fails_in_its_second_request() -> Generator[Any, Any, None]:
-    yield Statistics(model(), images(3))
-    yield Predict(model(), images(3), view="plain", apply=lambda models, made: 1 / 0)  # type: ignore[arg-type,return-value]
+async def fails_in_its_second_request() -> None:
+    await Statistics(model(), images(3))
+    await Apply(lambda models, made: 1 / 0, model(), images(3))  # type: ignore[arg-type,return-value]
 
 
-def fails_between_requests() -> Generator[Any, Any, None]:
-    answer = yield Statistics(model(), images(3))
+async def fails_between_requests() -> None:
+    answer = await Statistics(model(), images(3))
     answer["nowhere"]
 
 
-def stops_inside_an_answer() -> Generator[Any, Any, None]:
-    yield Predict(model(), images(3), apply=lambda models, made: next(iter(())))
+async def stops_inside_an_answer() -> None:
+    await Apply(lambda models, made: next(iter(())), model(), images(3))
 
 
 def never_asks() -> None:
     return None
 
 
-def trains_on_what_has_no_labels() -> Generator[Any, Any, None]:
+async def trains_on_what_has_no_labels() -> None:
     unlabelled = replace(images(3), label=None)
-    yield Train(model(), {"data": Stream(unlabelled)}, loss, SGD(0.1), steps=1)
+    await Train(model(), {"data": Stream(unlabelled)}, loss, SGD(0.1), steps=1)
 
 
-def looks_for_another_stream() -> Generator[Any, Any, None]:
-    yield Train(model(), {"other": Stream(images(3))}, loss, SGD(0.1), steps=1)
+async def looks_for_another_stream() -> None:
+    await Train(model(), {"other": Stream(images(3))}, loss, SGD(0.1), steps=1)
 
 
-def takes_a_request_for_its_answer() -> Generator[Any, Any, None]:
+async def takes_a_request_for_its_answer() -> None:
     trained = Train(model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1)
-    yield Predict(trained.model, images(3))  # type: ignore[attr-defined]
+    await Predict(trained.model, images(3))  # type: ignore[attr-defined]
 
 
-def begins_a_piece_with_yield() -> Generator[Any, Any, None]:
-    yield fails_between_requests()
+async def awaits_something_else() -> None:
+    await asyncio.sleep(0)
 
 
-def sends_a_piece() -> Generator[Any, Any, None]:
-    yield Ask(lambda me, message: fails_at_once(), [0], message=fails_between_requests())  # type: ignore[arg-type]
-
-
-def freezes_a_number() -> Generator[Any, Any, None]:
-    yield Train(
+async def freezes_a_number() -> None:
+    await Train(
         model(), {"data": Stream(images(3))}, loss, SGD(0.1), steps=1, frozen={"share": 0.5}
     )
 
@@ -274,21 +271,13 @@ def freezes_a_number() -> Generator[Any, Any, None]:
     [
         (
             takes_a_request_for_its_answer,
-            "round 3, client 7, before its first request: AttributeError: a Train has no 'model': "
-            "it is a request, "
-            "which must be yielded to get its answer",
+            "round 3, client 7, before its first request: AttributeError: 'Train' object has no "
+            "attribute 'model'; `await` was forgotten, which gives a request's answer",
         ),
         (
-            begins_a_piece_with_yield,
-            "round 3, client 7, request 0 (generator): TypeError: a party yields Train, Predict, "
-            "Statistics or (the "
-            "hub) Ask; this one yielded generator; `yield from` runs one and gives its result",
-        ),
-        (
-            sends_a_piece,
-            "round 3, client 7, before its first request: TypeError: a message is a dictionary of "
-            "names, not a "
-            "generator; `yield from` runs one and gives its result",
+            awaits_something_else,
+            "round 3, client 7, before its first request: TypeError: a method awaits its own "
+            "requests and coroutines of them alone; there is no event loop for anything else",
         ),
         (
             freezes_a_number,
@@ -299,8 +288,8 @@ def freezes_a_number() -> Generator[Any, Any, None]:
         (
             never_asks,
             "round 3, client 7, before its first request: TypeError: a party's function must be a "
-            "generator, "
-            "but there is no `yield` in it",
+            "coroutine: write `async def`, and `await` in the place of `yield` "
+            "(docs/tutorial-method.md)",
         ),
         (
             trains_on_what_has_no_labels,
@@ -315,13 +304,13 @@ def freezes_a_number() -> Generator[Any, Any, None]:
         (fails_at_once, "round 3, client 7, before its first request: KeyError: 'rate'"),
         (
             fails_in_its_second_request,
-            "round 3, client 7, request 1 (Predict): ZeroDivisionError: division by zero",
+            "round 3, client 7, request 1 (Apply): ZeroDivisionError: division by zero",
         ),
         (
             fails_between_requests,
             "round 3, client 7, after request 0 (Statistics): KeyError: 'nowhere'",
         ),
-        (stops_inside_an_answer, "round 3, client 7, request 0 (Predict): StopIteration: "),
+        (stops_inside_an_answer, "round 3, client 7, request 0 (Apply): StopIteration: "),
     ],
 )
 def test_a_failing_partys_error_names_round_client_and_request_first(
@@ -334,8 +323,8 @@ def test_a_failing_partys_error_names_round_client_and_request_first(
 
 
 def test_a_users_mistake_passes_through_as_it_is() -> None:
-    def talk() -> Generator[Any, Any, None]:
-        yield None
+    async def talk() -> None:
+        await Statistics(model(), images(2))
 
     class Failing(Loop):
         def answer(self, calls: Sequence[Call]) -> list[Any]:
@@ -345,30 +334,27 @@ def test_a_users_mistake_passes_through_as_it_is() -> None:
         Failing(LOOP.setting).run([Party("client 1", talk(), 1)])
 
 
-def test_parties_return_in_order_what_their_generators_return() -> None:
-    def talk(result: int) -> Generator[Any, Any, int]:
+def test_parties_return_in_order_what_their_coroutines_return() -> None:
+    async def talk(result: int) -> int:
         for _ in range(result):
-            yield Statistics(model(), images(2))
+            await Statistics(model(), images(2))
         return result
 
     assert LOOP.run([Party(f"client {n}", talk(n), n) for n in (2, 0, 1)]) == [2, 0, 1]
 
 
 def test_requests_are_numbered_from_nought_and_those_that_wait_are_answered_together() -> None:
-    def talk(count: int) -> Generator[Any, Any, list[int]]:
-        numbers = []
-        for _ in range(count):
-            numbers.append((yield "a"))
-        return numbers
+    async def talk(count: int) -> list[Any]:
+        return [await Statistics(model(), images(2)) for _ in range(count)]
 
-    together = []
+    answered = []
 
-    def answer(waiting: Sequence[Conversation]) -> list[int]:
-        together.append([talk.party.name for talk in waiting])
-        return [talk.number for talk in waiting]
+    def answer(waiting: Sequence[Task]) -> list[int]:
+        answered.append([task.party.name for task in waiting])
+        return [task.number for task in waiting]
 
-    assert side_by_side([Party("a", talk(3), 1), Party("b", talk(1), 2)], answer) == [
+    assert run_together([Party("a", talk(3), 1), Party("b", talk(1), 2)], answer) == [
         [0, 1, 2],
         [0],
     ]
-    assert together == [["a", "b"], ["a"], ["a"]]
+    assert answered == [["a", "b"], ["a"], ["a"]]

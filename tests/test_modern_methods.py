@@ -27,7 +27,7 @@ from fedglean.method import (
     Method,
     Predict,
     Sample,
-    Talk,
+    Together,
     Train,
     Trained,
     Upload,
@@ -142,7 +142,7 @@ def party(labelled: list[int], unlabelled: int, state: Any = None) -> Me:
     return Me(0, known, unknown, state, key=1)
 
 
-def driven(talk: Talk, answer: Callable[[Any], Any]) -> Any:
+def driven(talk: Any, answer: Callable[[Any], Any]) -> Any:
     """What a party returns whose requests are answered by hand."""
     reply = None
     while True:
@@ -150,7 +150,8 @@ def driven(talk: Talk, answer: Callable[[Any], Any]) -> Any:
             request = talk.send(reply)
         except StopIteration as stop:
             return stop.value
-        reply = [answer(part) for part in request] if isinstance(request, list) else answer(request)
+        parts = request.requests if isinstance(request, Together) else None
+        reply = answer(request) if parts is None else [answer(part) for part in parts]
 
 
 def test_sage_leans_to_the_global_guess_as_the_confidences_part() -> None:

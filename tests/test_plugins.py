@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import fedglean
 from fedglean import cli
-from fedglean.engine.loop import PartyError
+from fedglean.engine.task import PartyError
 from fedglean.errors import ConfigError, DataError, StorageError, UntrustedError
 from fedglean.inputs.views import Recipe, view
 from fedglean.methods import METHODS
@@ -52,16 +52,16 @@ class Plain(Method):
     rate: float = 0.1
     view: str = "weak"
 
-    def round(self, hub, state):
-        reply = yield Ask(self.client, to=hub.everyone, message={"model": state.model})
+    async def round(self, hub, state):
+        reply = await Ask(self.client, to=hub.everyone, message={"model": state.model})
         return Record(model=reply.mean("model"))
 
-    def client(self, me, message):
+    async def client(self, me, message):
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, self.view)}
         sgd = SGD(self.rate)
-        trained = yield Train(message.model, streams, supervised, sgd, epochs=self.epochs)
+        trained = await Train(message.model, streams, supervised, sgd, epochs=self.epochs)
         return Upload(model=trained.model, weight=len(me.labelled))
 
 
@@ -483,13 +483,13 @@ def test_a_class_that_is_no_method_is_refused(own: Path, old: str, new: str, sen
             "returned a dict; the",
         ),
         (
-            "    def client",
-            "    def predictors(self, state):\n        return state.model\n\n    def client",
+            "    async def client",
+            "    def predictors(self, state):\n        return state.model\n\n    async def client",
             "gave a Model; it must",
         ),
         (
-            "    def client",
-            "    def predictors(self, state):\n        return {}\n\n    def client",
+            "    async def client",
+            "    def predictors(self, state):\n        return {}\n\n    async def client",
             "gave no model; it must",
         ),
         (

@@ -22,8 +22,8 @@ import torch
 
 from fedglean import tree
 from fedglean.engine.here import Here, Kept
-from fedglean.engine.loop import PartyError
 from fedglean.engine.servant import without_images
+from fedglean.engine.task import PartyError
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.method import Me, Predict
@@ -154,11 +154,11 @@ def breaking() -> type[SemiFL]:
 
     @dataclass(frozen=True)
     class Breaking(SemiFL):
-        def client(self, me: Me, message: Record) -> Any:
+        async def client(self, me: Me, message: Record) -> Any:
             if me.number == 3:
-                yield Predict(message.model, me.unlabelled)
+                await Predict(message.model, me.unlabelled)
                 raise ZeroDivisionError(f"client {me.number} divided by nothing")
-            return (yield from super().client(me, message))
+            return await super().client(me, message)
 
     return Breaking
 

@@ -121,7 +121,7 @@ def test_a_client_weighs_itself_by_its_distance_from_the_mean(
     me = Me(0, known, some.subset(torch.arange(5) >= 2), state, 0)
     talk = RSCFed().weigh(me, Record(model=linear(a=[0.0, 0.0], b=[2.0]), scale=3.0))
     with pytest.raises(StopIteration) as end:
-        next(talk)
+        talk.send(None)
     assert end.value.value.weight("model") == pytest.approx(expected, rel=1e-14)
 
 

@@ -1,7 +1,7 @@
 """The executor stack: what is grouped, what is held, what is left out."""
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,13 @@ from fedglean.engine import lanes
 from fedglean.engine import stack as stacks
 from fedglean.engine.batches import Lane, Setting
 from fedglean.engine.lanes import segments
-from fedglean.engine.loop import Loop, Party, PartyError
+from fedglean.engine.loop import Loop
 from fedglean.engine.stack import Stack
+from fedglean.engine.task import Party, PartyError
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy
-from fedglean.method import Mixture, Predict, Statistics, Stream, Train, Trained
+from fedglean.method import Apply, Mixture, Predict, Statistics, Stream, Train, Trained, together
 from fedglean.models import Architecture
 from fedglean.optimiser import SGD
 from fedglean.testing.compare import difference
@@ -45,10 +46,10 @@ def training(images: Images, epochs: int = 2) -> Train:
     )
 
 
-def client(begin: int, count: int) -> Generator[Any, Any, Any]:
-    sums = yield Statistics(MODEL, some(begin, count))
-    guess = yield Predict(MODEL.with_statistics(sums), some(begin, count), view="weak")
-    trained = yield [training(some(begin, count)), training(guess.hard)]
+async def client(begin: int, count: int) -> Any:
+    sums = await Statistics(MODEL, some(begin, count))
+    guess = await Predict(MODEL.with_statistics(sums), some(begin, count), view="weak")
+    trained = await together(training(some(begin, count)), training(guess.hard))
     return (
         sums,
         guess.probabilities,
@@ -86,8 +87,8 @@ def test_clients_of_all_sizes_are_one_group(groups: list[list[int]]) -> None:
 def test_a_group_that_is_compiled_is_no_wider_than_there_are_parties(
     groups: list[list[int]],
 ) -> None:
-    def two(count: int) -> Generator[Any, Any, Any]:
-        return (yield [training(some(0, count)), training(some(0, 2 * count))])
+    async def two(count: int) -> Any:
+        return await together(training(some(0, count)), training(some(0, 2 * count)))
 
     def everyone() -> list[Party]:
         return [Party(f"client {count}", two(count), count) for count in (4, 12, 8)]
@@ -117,10 +118,8 @@ def test_a_mixture_that_each_client_makes_of_the_same_models_predicts_for_all_at
         rows.append(len(images))
         return mixture.evaluate(images)
 
-    def guess(weight: float, begin: int, count: int) -> Generator[Any, Any, Any]:
-        return (
-            yield Predict(Mixture((model, model), (1.0, weight)), some(begin, count), apply=noted)
-        )
+    async def guess(weight: float, begin: int, count: int) -> Any:
+        return await Apply(noted, Mixture((model, model), (1.0, weight)), some(begin, count))
 
     def everyone() -> list[Party]:
         asked = [(2.0, 0, 3), (2.0, 7, 4), (3.0, 20, 5)]
@@ -143,8 +142,8 @@ def test_statistics_are_compiled_for_sizes_of_batches_that_many_share(
 
         return noting
 
-    def measured(count: int) -> Generator[Any, Any, Any]:
-        return (yield Statistics(MODEL, some(0, count), batch=4))
+    async def measured(count: int) -> Any:
+        return await Statistics(MODEL, some(0, count), batch=4)
 
     def everyone() -> list[Party]:
         return [Party(f"client {count}", measured(count), count) for count in (59, 14, 3, 2)]
@@ -195,8 +194,8 @@ def test_nothing_has_one_shape_on_both_executors() -> None:
         made: torch.Tensor = model.evaluate(images)
         return made
 
-    def guess(count: int) -> Generator[Any, Any, Any]:
-        return (yield Predict(MODEL, some(0, count), apply=outputs))
+    async def guess(count: int) -> Any:
+        return await Apply(outputs, MODEL, some(0, count))
 
     def shapes(executor: Loop) -> list[tuple[int, ...]]:
         asked = [Party(f"client {count}", guess(count), count) for count in (7, 0)]
@@ -206,8 +205,8 @@ def test_nothing_has_one_shape_on_both_executors() -> None:
 
 
 def test_who_takes_no_step_has_no_metrics_on_either_executor() -> None:
-    def visit(steps: int) -> Generator[Any, Any, Any]:
-        return (yield replace(training(some(0, 9)), epochs=None, steps=steps))
+    async def visit(steps: int) -> Any:
+        return await replace(training(some(0, 9)), epochs=None, steps=steps)
 
     def found(executor: Loop) -> list[tuple[int, list[str]]]:
         asked = [Party(f"client {steps}", visit(steps), steps) for steps in (2, 0)]
@@ -226,8 +225,8 @@ def test_an_idle_lane_changes_nothing() -> None:
 
 
 def test_a_failure_names_a_client_and_the_request() -> None:
-    def broken() -> Generator[Any, Any, None]:
-        yield Train(MODEL, {"images": Stream(some(0, 4))}, lambda *_: 1 / 0, SGD(0.1), epochs=1)
+    async def broken() -> None:
+        await Train(MODEL, {"images": Stream(some(0, 4))}, lambda *_: 1 / 0, SGD(0.1), epochs=1)
 
     with pytest.raises(PartyError, match=r"client 0, request 0 \(Train\): ZeroDivisionError"):
         Stack(SETTING).run([Party("client 0", broken(), 1)])

@@ -309,7 +309,7 @@ def test_a_round_of_fednova_without_steps_changes_nothing(steps: dict[str, Tenso
     method = FedNova()
     state = method.start(small_model)
     talk = method.round(experiment(method).hub(1), state)
-    ask, sums = next(talk), Partial()
+    ask, sums = talk.send(None), Partial()
     weight = {"model": 2.0, **dict.fromkeys(steps, 0.0)}
     sums.include(0, admitted(Upload(model=small_model("other"), weight=weight, **steps)), 5, False)
     with pytest.raises(StopIteration) as stop:

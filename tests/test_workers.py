@@ -22,10 +22,10 @@ import torch
 
 from fedglean import tree
 from fedglean.engine.here import Here, Kept, Served
-from fedglean.engine.loop import PartyError
 from fedglean.engine.on_gpus import GpuPool
 from fedglean.engine.pool import Pool, cores, packed
 from fedglean.engine.signature import signature_of
+from fedglean.engine.task import PartyError
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.method import Me, Predict, Stream, Train
@@ -169,21 +169,21 @@ def test_nobody_answers_for_a_client_of_another_block(claimed: int) -> None:
 class Breaking(SemiFL):
     """The last clients fail between two requests, each in its own block."""
 
-    def client(self, me: Me, message: Record) -> Any:
+    async def client(self, me: Me, message: Record) -> Any:
         if me.number in (3, 4):
-            yield Predict(message.model, me.unlabelled)
+            await Predict(message.model, me.unlabelled)
             raise ZeroDivisionError(f"client {me.number} divided by nothing")
-        return (yield from super().client(me, message))
+        return await super().client(me, message)
 
 
 @dataclass(frozen=True)
 class Dying(SemiFL):
     """The process that serves client 2 is killed, as one is that has no memory left."""
 
-    def client(self, me: Me, message: Record) -> Any:
+    async def client(self, me: Me, message: Record) -> Any:
         if me.number == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        return (yield from super().client(me, message))
+        return await super().client(me, message)
 
 
 def with_method(kind: type[SemiFL], placement: type[Here] = Workers, **changes: Any) -> Experiment:

@@ -5,7 +5,6 @@ The two networks are no models of the package: they are written in its words her
 this file, which the configuration uses.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from task import Task, arguments

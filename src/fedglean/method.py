@@ -1,41 +1,52 @@
 """The contract of a method: what it may ask for, what it gets, and what it may see.
 
 A method is written for one party at a time. `round` is the paper's outer loop at the hub, a client
-function is one client in one exchange; both are generators that yield requests for the heavy work
-and continue with the answers:
+function is one client in one exchange; both are coroutines that await the heavy work:
 
 | request      | answer                                                                            |
 |--------------|-----------------------------------------------------------------------------------|
-| `Predict`    | `Predictions`, or whatever `apply` makes of each image, in order                  |
 | `Train`      | `Trained`: models, memory, steps taken, mean metrics                              |
+| `Predict`    | `Predictions`: class probabilities of each image, in order                        |
+| `Apply`      | whatever a function makes of each image, in order                                 |
 | `Statistics` | batch-norm sums that add up over parties (`Model.with_statistics` takes them)     |
 | `Ask`        | `Reply`; at the hub only                                                          |
 
-A list of requests is answered by a list. On which device, how many clients at once and in which
-process is not a method's business.
+`a, b = await together(Train(...), Predict(...))` answers several at once. There is no event loop:
+an executor drives the coroutines with `send`, so nothing but these requests can be awaited. On
+which device, how many clients at once and in which process is not a method's business.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedglean.inputs.images import Images
+from fedglean.inputs.images import Images, Predictions
 from fedglean.models import Architecture, Model
 from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import fold_int, order
 from fedglean.schema import setting as setting
 from fedglean.tree import Record, Tree
 
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from fedglean.exchange.aggregate import Reply  # noqa: F401
+
 Loss = Callable[[Any, "Batch", Any], Any]
 Step = Callable[[Any, Any, "Batch", Any], tuple[Any, Any, dict[str, Tensor]]]
-Talk = Generator[Any, Any, Any]
+#: A client's side of an exchange.
+ClientFunction = Callable[["Me", Record], Coroutine[Any, Any, "Upload | None"]]
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -117,52 +128,76 @@ pytree.register_pytree_node(
 )
 
 
-def probabilities(model: Model, images: Tensor) -> Tensor:
-    """The default of `Predict`: softmax of the logits."""
-    return model.evaluate(images).softmax(-1)
+class Request(Generic[A]):
+    """What a party awaits; `A` is the type of its answer."""
 
-
-def kind_of(thing: Any) -> str:
-    """What it is, for an error; a generator is mostly one that `yield from` was forgotten
-    before.
-    """
-    kind = type(thing).__name__
-    return (
-        f"{kind}; `yield from` runs one and gives its result"
-        if isinstance(thing, Generator)
-        else kind
-    )
-
-
-class Request:
-    """What a party yields; using one as if it were its answer is an error that says so."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            kind = type(self).__name__
-            raise AttributeError(
-                f"a {kind} has no '{name}': it is a request, which must be yielded to get its "
-                "answer"
-            )
+    def __await__(self) -> Generator["Request[Any]", Any, A]:
+        answer: A = yield self
+        return answer
 
 
 @dataclass(frozen=True)
-class Predict(Request):
-    """`apply(models, images)` for each image once. With a `threshold` the answers are observed as
-    pseudo-labels.
+class Together(Request[A]):
+    """Several requests that are answered at once."""
+
+    requests: tuple[Request[Any], ...]
+
+
+@overload
+def together(first: Request[A], second: Request[B], /) -> Together[tuple[A, B]]: ...
+
+
+@overload
+def together(
+    first: Request[A], second: Request[B], third: Request[C], /
+) -> Together[tuple[A, B, C]]: ...
+
+
+@overload
+def together(*requests: Request[A]) -> Together[tuple[A, ...]]: ...
+
+
+def together(*requests: Request[Any]) -> Together[Any]:
+    """The answers to several requests, in order; executors serve them side by side."""
+    return Together(requests)
+
+
+def probabilities(model: "Model | Mixture", images: Tensor) -> Tensor:
+    """What `Predict` makes of images: softmax of the logits."""
+    return model.evaluate(images).softmax(-1)
+
+
+@dataclass(frozen=True)
+class Predict(Request[Predictions]):
+    """Class probabilities of each image once; with a `threshold`, observed as pseudo-labels.
+
+    The threshold is one number, or a tensor: with one a class, or of n x 1 with one an image.
     """
 
+    models: "Model | Mixture"
+    images: Images
+    view: str = "plain"
+    threshold: float | Tensor | None = None
+    batch: int = 500
+
+    @property
+    def function(self) -> Callable[[Any, Tensor], Tensor]:
+        return probabilities
+
+
+@dataclass(frozen=True)
+class Apply(Request[Tensor]):
+    """`function(models, images)` for each image once: a row each, in order."""
+
+    function: Callable[[Any, Tensor], Tensor]
     models: Tree
     images: Images
     view: str = "plain"
-    apply: Callable[[Any, Tensor], Tensor] = probabilities
-    threshold: float | None = None
     batch: int = 500
 
 
 @dataclass(frozen=True)
-class Statistics(Request):
+class Statistics(Request[dict[str, Tensor]]):
     """Batch-norm sums of a model over plain images, in batches that stay inside this party."""
 
     model: Model
@@ -171,7 +206,7 @@ class Statistics(Request):
 
 
 @dataclass(frozen=True)
-class Train(Request):
+class Train(Request["Trained"]):
     """Train `models` for a number of steps, or for epochs of the first stream; the other streams
     cycle.
 
@@ -260,7 +295,7 @@ class Expect:
 
 
 @dataclass(frozen=True)
-class Ask(Request):
+class Ask(Request["Reply"]):
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must
@@ -268,7 +303,7 @@ class Ask(Request):
     also keeps the uploads one by one. `purpose` tells training from mere measuring.
     """
 
-    client: Callable[["Me", Record], Talk]
+    client: ClientFunction
     to: Sequence[int]
     message: Mapping[str, Any]
     each: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -279,12 +314,21 @@ class Ask(Request):
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, Mapping):
-            raise TypeError(f"a message is a dictionary of names, not a {kind_of(self.message)}")
+            raise TypeError(
+                f"a message is a dictionary of names, not a {type(self.message).__name__}"
+            )
 
     @cached_property
     def asked(self) -> frozenset[int]:
         """Made once: every block's gate looks into it."""
         return frozenset(self.to)
+
+
+class Report(Request[None]):
+    """Numbers that the hub reports of a round: `await Report(epsilon=1.5)`; at the hub only."""
+
+    def __init__(self, **numbers: float) -> None:
+        self.numbers = numbers
 
 
 class Upload:
@@ -309,6 +353,13 @@ class Upload:
             dict(report or {}),
             weight,
         )
+
+    @classmethod
+    def of(cls, trees: Mapping[str, Tree], weight: float | Mapping[str, Any] = 1.0) -> "Upload":
+        """An upload whose names are computed."""
+        upload = cls(weight=weight)
+        upload.trees = dict(trees)
+        return upload
 
     def weight(self, name: str) -> Any:
         return (
@@ -387,7 +438,7 @@ class Method(ABC):
         return Record(model=make("model"))
 
     @abstractmethod
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         """One round: the paper's outer loop, returning the new state."""
 
     def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
@@ -401,8 +452,8 @@ class Method(ABC):
         """
         return False
 
-    def finish(self, hub: Hub, state: Record) -> Talk | None:
-        """What is still to be done after the last round, if anything."""
+    async def finish(self, hub: Hub, state: Record) -> Record | None:
+        """What is still to be done after the last round: a new state, or None for nothing."""
         return None
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from fedglean.engine.batches import Setting
-from fedglean.engine.loop import Loop, Party
+from fedglean.engine.loop import Loop
 from fedglean.engine.stack import Stack
+from fedglean.engine.task import Party
 from fedglean.errors import StorageError
 from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy
-from fedglean.method import Batch, Stream, Talk, Train
+from fedglean.method import Batch, Stream, Train
 from fedglean.models import Model
 from fedglean.optimiser import SGD
 from fedglean.sealed import digest, make_folder, write_whole
@@ -75,10 +76,10 @@ def _measured(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     return min(best, key=lambda name: best[name])
 
 
-def _pilot(model: Model, images: Images) -> Talk:
+async def _pilot(model: Model, images: Images) -> None:
     label = torch.zeros(len(images), dtype=torch.long, device=images.index.device)
     streams = {"images": Stream(images.labelled(label))}
-    yield Train(model, streams, _loss, SGD(0.0, momentum=0.9), steps=STEPS)
+    await Train(model, streams, _loss, SGD(0.0, momentum=0.9), steps=STEPS)
 
 
 def _loss(model: Model, batch: Batch, frozen: Tree) -> Any:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 from fedglean import tree
 from fedglean.data.federation import Federation
-from fedglean.engine.loop import Loop, Observer, Party
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import Observer, Party
 from fedglean.errors import RoundError
 from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.exchange.gate import Admitted, Envelope, Gate, Refusal, needed
@@ -119,7 +121,11 @@ class Visit:
         self.served = Served(Partial(told=list(block)))
         own = {client: place.federation.declared[client] for client in block}
         self.gate = Gate(exchange.round, exchange.number, exchange.ask, own, place.stretch)
-        self.parties = [self._party(client, states.get(client)) for client in block]
+        self.states = states
+
+    @cached_property
+    def parties(self) -> list[Party]:
+        return [self._party(client, self.states.get(client)) for client in self.block]
 
     def _party(self, client: int, state: Tree) -> Party:
         ask, own = self.exchange.ask, fold_int(self.exchange.key, client)

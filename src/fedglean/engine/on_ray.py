@@ -29,9 +29,9 @@ from torch import Tensor
 
 from fedglean.engine.device import settle
 from fedglean.engine.here import Here
-from fedglean.engine.loop import PartyError
 from fedglean.engine.pool import Gone, as_bytes, cores, unpacked
 from fedglean.engine.servant import Servant, with_images, without_images
+from fedglean.engine.task import PartyError
 from fedglean.errors import ConfigError, RoundError
 from fedglean.version import __version__
 

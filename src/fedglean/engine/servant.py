@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedglean.data.federation import Federation
 from fedglean.engine.here import Exchange, Here, Served
-from fedglean.engine.loop import PartyError
+from fedglean.engine.task import PartyError
 from fedglean.errors import FedgleanError
 from fedglean.inputs.images import Images, Predictions
 from fedglean.tree import Tree

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.method import Predict, Statistics, Stream, Train
+from fedglean.method import Apply, Predict, Statistics, Stream, Train
 from fedglean.models import Model
 
 
@@ -21,11 +21,11 @@ def signature_of(request: Any) -> Any:
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
         return "train", what, shape, tuple(map(_kind, leaves)), streams
-    if isinstance(request, Predict):
+    if isinstance(request, Predict | Apply):
         models, shape = pytree.tree_flatten(
             request.models, is_leaf=lambda node: isinstance(node, Model)
         )
-        how = request.apply, request.view, request.threshold, request.batch
+        how = request.function, request.view, request.batch
         return "predict", shape, tuple(map(id, models)), id(request.images.store), *how
     if isinstance(request, Statistics):
         return "statistics", id(request.model), id(request.images.store), request.batch

@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 from fedglean.engine.batches import Lane, Setting
 from fedglean.engine.graph import fused
 from fedglean.engine.lanes import Trainer
-from fedglean.engine.loop import Call, Loop, Party, listed_or_alone, side_by_side
+from fedglean.engine.loop import Loop
 from fedglean.engine.signature import signature_of
+from fedglean.engine.task import Call, Party, by_call, run_together
 from fedglean.inputs.views import channels_last, view
-from fedglean.method import Predict, Statistics, Train, Trained
+from fedglean.method import Apply, Predict, Statistics, Train, Trained
 from fedglean.models import Model
 from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
@@ -44,7 +45,7 @@ class Stack(Loop):
     def run(self, parties: Sequence[Party]) -> list[Any]:
         self._trainer.parties = len(parties)
         try:
-            return side_by_side(parties, self._answer_parties)
+            return run_together(parties, self._answer_tasks)
         finally:
             self._trainer.parties = 0
 
@@ -61,7 +62,7 @@ class Stack(Loop):
                 places, self._group([single[place] for place in places], signature), strict=True
             )
         inorder = (answers[place] for place in range(len(single)))
-        return listed_or_alone(calls, [[next(inorder) for _ in some] for some in parts])
+        return by_call(calls, [[next(inorder) for _ in some] for some in parts])
 
     def _group(self, calls: Sequence[Call], signature: Any) -> list[Any]:
         request = calls[0].request
@@ -69,7 +70,7 @@ class Stack(Loop):
         if isinstance(request, Train) and not alone_on_a_cpu:
             return self._train_together([Lane(call.request, call.key) for call in calls], signature)
         with torch.no_grad():
-            if isinstance(request, Predict) and _one_by_one(request.models):
+            if isinstance(request, Predict | Apply) and _one_by_one(request.models):
                 return self._predict_together(calls)
             if isinstance(request, Statistics):
                 return self._measure_together([call.request for call in calls])
@@ -103,7 +104,7 @@ class Stack(Loop):
 
     def _predict_together(self, calls: Sequence[Call]) -> list[Any]:
         """One model, many parties: their images in one row."""
-        request: Predict = calls[0].request
+        request: Predict | Apply = calls[0].request
         counts = [len(call.request.images) for call in calls]
         positions = [torch.arange(count, device=request.images.index.device) for count in counts]
         keys = [
@@ -117,7 +118,7 @@ class Stack(Loop):
         size = min(FORWARD, self.setting.images_at_once)
         recipe, dtype = self.setting.recipe, self.setting.dtype
         parts = [
-            request.apply(
+            request.function(
                 request.models, channels_last(view(request.view, store[some], own, recipe, dtype))
             )
             for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
@@ -125,7 +126,7 @@ class Stack(Loop):
         output = torch.cat(parts) if parts else self._nothing(request)
         answers = zip(calls, torch.split(output, counts), strict=True)
         return [
-            call.predicted(own if len(own) else self._nothing(call.request))
+            call.predictions(own if len(own) else self._nothing(call.request))
             for call, own in answers
         ]
 

@@ -13,7 +13,8 @@ import torch
 from fedglean import tree
 from fedglean.data.party_folders import Holdings, pixel_sums
 from fedglean.engine.device import chosen_device, settle
-from fedglean.engine.loop import Loop, Party
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import Party
 from fedglean.errors import FedgleanError, plain
 from fedglean.federation.letters import (
     LARGEST,

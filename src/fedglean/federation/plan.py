@@ -3,7 +3,6 @@ before; and the names by which a hub asks for client functions.
 """
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Self
@@ -13,7 +12,7 @@ import torch
 from fedglean.data.dataset import Dataset
 from fedglean.engine.batches import Setting
 from fedglean.inputs.views import Recipe
-from fedglean.method import Method, Talk
+from fedglean.method import ClientFunction, Method
 from fedglean.names import Names
 from fedglean.runs.config import Config, make_method, resolve
 
@@ -85,7 +84,7 @@ def _additions(config: Config) -> list[str]:
     return config.names.digests([("METHODS", config.method), ("STRONG", config.strong)])
 
 
-def function_name(client: Callable[..., Talk], method: Method) -> str:
+def function_name(client: ClientFunction, method: Method) -> str:
     """The client's side of an exchange by name: one of the method's own functions, or one that
     methods share.
     """
@@ -100,7 +99,7 @@ def function_name(client: Callable[..., Talk], method: Method) -> str:
     return name
 
 
-def function_of(name: str, method: Method) -> Callable[..., Talk]:
+def function_of(name: str, method: Method) -> ClientFunction:
     found: Any = None
     if ":" in name:
         found = _shared(name)

@@ -48,13 +48,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities, one row per image. From the confidence `threshold` on, a guess is
-    trusted as a label.
+    """Class probabilities, one row per image. From the `threshold` on, a guess is trusted.
+
+    A tensor is a threshold by class, or by image if it is of n x 1.
     """
 
     images: Images
     probabilities: Tensor
-    threshold: float | None = None
+    threshold: float | Tensor | None = None
 
     @property
     def hard(self) -> Images:
@@ -64,16 +65,15 @@ class Predictions:
     @property
     def trusted(self) -> Tensor:
         """Which guesses reach the threshold."""
-        confidence = self.probabilities.amax(-1)
-        return (
-            torch.ones_like(confidence, dtype=torch.bool)
-            if self.threshold is None
-            else confidence >= self.threshold
-        )
+        confidence, likeliest = self.probabilities.max(-1)
+        threshold = self.threshold
+        if threshold is None:
+            return torch.ones_like(confidence, dtype=torch.bool)
+        if isinstance(threshold, Tensor):
+            threshold = threshold[:, 0] if threshold.dim() == 2 else threshold[likeliest]
+        return confidence >= threshold
 
     @property
     def confident(self) -> Images:
-        """Only the trusted images, each labelled with its likeliest class; falsy if there are
-        none.
-        """
+        """Only the trusted images, each labelled with its likeliest class; falsy if none is."""
         return self.hard.subset(self.trusted)

@@ -33,7 +33,6 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
@@ -92,13 +91,13 @@ class CBAFed(Method):
         counts = next(iter(model.parameters.values())).new_zeros(model.architecture.classes)
         return Record(model=model, older=model, counts=counts)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         done = hub.round - self.warmup_rounds - 1
         with_labels = [client for client in hub.everyone if hub.clients[client].labelled]
         ask, among = (self.client, hub.everyone) if done >= 0 else (self.warm_up, with_labels)
         message = {"model": state.model, "class_counts": state.counts}
         expect = {"counts": Expect(state.counts, bound=1.0, low=0)}
-        reply = yield Ask(
+        reply = await Ask(
             ask, hub.sample(self.active, among), message, expect=expect, once=["counts"]
         )
         if not reply.has("model"):
@@ -108,41 +107,41 @@ class CBAFed(Method):
             older = model
         elif done and done % self.connect_every == 0:
             model = older = moving_average(older, model, self.global_residual)
-        models = yield from with_statistics({"model": model}, hub, "everyone")
+        models = await with_statistics({"model": model}, hub, "everyone")
         return Record(model=models["model"], older=older, counts=reply.sum("counts"))
 
-    def warm_up(self, me: Me, message: Record) -> Talk:
+    async def warm_up(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
-        model, memory = yield from self.on_labels(me, message.model, self.warmup_epochs)
+        model, memory = await self.on_labels(me, message.model, self.warmup_epochs)
         return self.upload(model, me.labelled, message, keep={"labelled": memory})
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         # Observed as guesses one and all: which are kept depends on their class.
-        guess = yield Predict(message.model, me.unlabelled, view="weak", threshold=0.0)
+        guess = await Predict(message.model, me.unlabelled, view="weak", threshold=0.0)
         trusted = self.balanced(guess.images, guess.probabilities, message.class_counts)
         model, keep, used = message.model, dict(me.state or {}), trusted
         if len(me.labelled):
-            model, keep["labelled"] = yield from self.on_labels(me, model, self.epochs)
+            model, keep["labelled"] = await self.on_labels(me, model, self.epochs)
             used = me.labelled + trusted
         if len(trusted):
-            trained = yield self.training(
+            trained = await self.training(
                 model, trusted, 1, keep.get("unlabelled"), self.pseudo_rate
             )
             model, keep["unlabelled"] = trained.model, trained.memory
         return self.upload(model, used, message, keep) if len(used) else None
 
-    def on_labels(self, me: Me, model: Model, epochs: int) -> Talk:
+    async def on_labels(self, me: Me, model: Model, epochs: int) -> tuple[Model, Tree]:
         """An epoch, then stretches of five, each followed by a residual connection with the weights
         of the last one.
         """
-        trained = yield self.training(
+        trained = await self.training(
             model, me.labelled, 1, (me.state or {}).get("labelled"), self.rate
         )
         older = trained.model
         for left in range(epochs - 1, 0, -self.connect_every):
             length = min(left, self.connect_every)
-            trained = yield self.training(
+            trained = await self.training(
                 trained.model, me.labelled, length, trained.memory, self.rate
             )
             if length == self.connect_every:

@@ -23,19 +23,7 @@ from torch import Tensor
 
 from fedglean.errors import ConfigError
 from fedglean.losses import moving_average
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Hub,
-    Me,
-    Method,
-    Stream,
-    Talk,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import SGD, standard_step
@@ -95,17 +83,17 @@ class Central(Method):
     def predictors(self, state: Record) -> dict[str, Model]:
         return {name: state.tested[name] for name in ("average", "model")}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate = self.rate * math.cos(7 / 16 * math.pi * hub.progress)
         message = {"model": state.model, "average": state.average, "rate": rate}
-        reply = yield Ask(
+        reply = await Ask(
             self.client, hub.everyone, {**message, "round": hub.round, "rounds": hub.rounds}
         )
         trained = {name: reply.mean(name) for name in ("average", "model")}
         tested = {name: self.classifier(model) for name, model in trained.items()}
-        return Record(trained, tested=(yield from with_statistics(tested, hub, "everyone")))
+        return Record(trained, tested=await with_statistics(tested, hub, "everyone"))
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {
@@ -114,7 +102,7 @@ class Central(Method):
         }
         kept = me.state if me.state is not None else self.fresh_memory(message.model)
         memory, frozen = {**kept, "average": message.average}, self.frozen(me, message)
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             step=self.step,

@@ -1,6 +1,6 @@
 """Exchanges and settings that several methods share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,19 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Statistics, Stream, Talk, Upload
+from fedglean.method import (
+    Ask,
+    Batch,
+    ClientFunction,
+    Declared,
+    Expect,
+    Hub,
+    Me,
+    Statistics,
+    Stream,
+    Upload,
+    together,
+)
 from fedglean.models import Model
 from fedglean.models.norm import lowest
 from fedglean.randomness import fold_int, uniform
@@ -45,9 +57,9 @@ def epochs_managed(me: Me, epochs: int, stragglers: float) -> int:
     return 1 + fold_int(me.key, "epochs") % epochs
 
 
-def with_statistics(
+async def with_statistics(
     models: Mapping[str, Model], hub: Hub, source: str, formula: str = "cumulative"
-) -> Talk:
+) -> dict[str, Model]:
     """The models with test statistics over the hub's images, and every client's where `source` is
     "everyone".
 
@@ -56,13 +68,13 @@ def with_statistics(
     """
     names = [name for name, model in models.items() if model.needs_statistics]
     if not names:
-        return models
-    own = yield [Statistics(models[name], hub.labelled) for name in names]
+        return dict(models)
+    own = await together(*[Statistics(models[name], hub.labelled) for name in names])
     sums = dict(zip(names, own, strict=True))
     if source == "everyone":
         expect = {f"{name}_sums": _expected(models[name]) for name in names}
         message = {name: models[name] for name in names}
-        reply = yield Ask(
+        reply = await Ask(
             _measure, hub.everyone, message, expect=expect, once=list(expect), purpose="measure"
         )
         sums = {name: tree.add(sums[name], reply.sum(f"{name}_sums")) for name in names}
@@ -86,24 +98,25 @@ def _expected(model: Model) -> Expect:
     return Expect(empty, bound, lowest(empty))
 
 
-def _measure(me: Me, message: Record) -> Talk:
+async def _measure(me: Me, message: Record) -> Upload | None:
     images = me.labelled + me.unlabelled
     if len(images) < 2:
         return None
-    sums = yield [Statistics(model, images) for model in message.values()]
-    return Upload(**{f"{name}_sums": part for name, part in zip(message, sums, strict=True)})
+    sums = await together(*[Statistics(model, images) for model in message.values()])
+    trees = {f"{name}_sums": part for name, part in zip(message, sums, strict=True)}
+    return Upload.of(trees)
 
 
-def averaged(
-    client: Callable[[Me, Record], Talk], to: Sequence[int], hub: Hub, state: Record, **message: Any
-) -> Talk:
+async def averaged(
+    client: ClientFunction, to: Sequence[int], hub: Hub, state: Record, **message: Any
+) -> Record:
     """A round of FedAvg: these clients train from the model, and their mean is the next one, test
     statistics included.
 
     The model goes out with its statistics, so that a client's predictions are those of the test.
     """
-    reply = yield Ask(client, to, {"model": state.model, **message})
-    models = yield from with_statistics({"model": reply.mean("model")}, hub, "everyone")
+    reply = await Ask(client, to, {"model": state.model, **message})
+    models = await with_statistics({"model": reply.mean("model")}, hub, "everyone")
     return Record(state, model=models["model"])
 
 

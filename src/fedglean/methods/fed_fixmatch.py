@@ -14,19 +14,7 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import lanes, pseudo_label_loss
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Hub,
-    Me,
-    Method,
-    Stream,
-    Talk,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import (
     averaged,
     need_labels_at_clients,
@@ -71,13 +59,13 @@ class FedFixMatch(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg+FixMatch", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
-        return (yield from averaged(self.client, hub.sample(self.active), hub, state))
+    async def round(self, hub: Hub, state: Record) -> Record:
+        return await averaged(self.client, hub.sample(self.active), hub, state)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
-        trained = yield self.training(me, message.model)
+        trained = await self.training(me, message.model)
         return Upload(
             model=trained.model,
             weight=len(me.labelled) + len(me.unlabelled),
@@ -153,30 +141,30 @@ class FedSGDFixMatch(Method):
         model = make("model")
         return Record(model=model, memory=self.sgd.fresh_memory(model))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model, memory = state.model, state.memory
         rate = torch.tensor(cosine(self.rate, hub.progress), dtype=torch.float64)
         streams = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}
         clients = hub.sample(self.active)
         for _ in range(self.steps):
-            own = yield Train(model, streams, supervised, GRADIENT, steps=1)
-            reply = yield Ask(self.client, clients, {"model": model}, once=["model"])
+            own = await Train(model, streams, supervised, GRADIENT, steps=1)
+            reply = await Ask(self.client, clients, {"model": model}, once=["model"])
             gradient = tree.map(
                 lambda at, hubs, clients: (at - hubs) + self.unlabelled_weight * (at - clients),
                 *(dict(each.parameters) for each in (model, own.model, reply.mean("model"))),
             )
             weights, memory = self.sgd.update(dict(model.parameters), memory, gradient, rate)
             model = own.model.with_parameters(weights)
-        models = yield from with_statistics({"model": model}, hub, "everyone")
+        models = await with_statistics({"model": model}, hub, "everyone")
         return Record(model=models["model"], memory=memory)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
         streams = {
             "unlabelled": Stream(me.unlabelled, view=("weak", "strong"), batch=self.client_batch)
         }
-        trained = yield Train(message.model, streams, self.loss, GRADIENT, steps=1)
+        trained = await Train(message.model, streams, self.loss, GRADIENT, steps=1)
         return Upload(model=trained.model, report=trained.metrics)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:

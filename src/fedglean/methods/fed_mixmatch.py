@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import mixmatch_losses
-from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
 from fedglean.optimiser import SGD
@@ -46,14 +46,12 @@ class FedMixMatch(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg+MixMatch", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         share = min(1.0, hub.progress / self.ramp) if self.ramp else 1.0
         weight = share * self.unlabelled_weight
-        return (
-            yield from averaged(self.client, hub.sample(self.active), hub, state, weight=weight)
-        )
+        return await averaged(self.client, hub.sample(self.active), hub, state, weight=weight)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, batch=self.batch)}
@@ -65,7 +63,7 @@ class FedMixMatch(Method):
             }
             loss, frozen = self.loss, {"weight": torch.tensor(message.weight, dtype=torch.float64)}
         sgd = SGD(self.rate, self.momentum, decay=self.decay)
-        trained = yield Train(message.model, streams, loss, sgd, epochs=self.epochs, frozen=frozen)
+        trained = await Train(message.model, streams, loss, sgd, epochs=self.epochs, frozen=frozen)
         return Upload(
             model=trained.model,
             weight=len(me.labelled) + len(me.unlabelled),

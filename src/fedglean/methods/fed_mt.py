@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import consistency, moving_average, ramp
-from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
 from fedglean.optimiser import SGD, standard_step
@@ -60,13 +60,11 @@ class FedMT(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("Fed-MT", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         done = (hub.round - 1) * self.epochs
-        return (
-            yield from averaged(self.client, hub.sample(self.active), hub, state, epochs_done=done)
-        )
+        return await averaged(self.client, hub.sample(self.active), hub, state, epochs_done=done)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         images = me.unlabelled + me.labelled
         if not len(images):
             return None
@@ -75,7 +73,7 @@ class FedMT(Method):
             streams["labelled"] = Stream(me.labelled, view=self.view, batch=self.labelled_batch)
         model = message.model.for_training()
         teacher = model if me.state is None else me.state
-        trained = yield Train(
+        trained = await Train(
             model,
             streams,
             step=self.step,

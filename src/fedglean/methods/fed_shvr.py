@@ -34,10 +34,10 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
+    together,
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
@@ -108,7 +108,7 @@ class FedSHVR(Method):
         )
         return max(1, math.floor(epochs))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model, mean_gradient = state.model, state.mean_gradient
         message = {
             "model": model,
@@ -118,7 +118,7 @@ class FedSHVR(Method):
         expect = {"change": Expect(tree.zeros(dict(model.parameters)), bound=1e3)}
         if model.statistics:
             expect["statistics"] = Expect(model.statistics, low=lowest(model.statistics))
-        reply = yield Ask(self.client, hub.everyone, message, expect=expect)
+        reply = await Ask(self.client, hub.everyone, message, expect=expect)
         if not reply.has("change"):
             return state
         images = {client: hub.clients[client].total for client in hub.everyone}
@@ -138,18 +138,17 @@ class FedSHVR(Method):
         if self.correct:
             share = 1 / sum(images.values())
             mean_gradient = tree.map(lambda c, d: c + share * d, mean_gradient, reply.sum("change"))
-        tested = yield from with_statistics({"model": model}, hub, "everyone")
+        tested = await with_statistics({"model": model}, hub, "everyone")
         return Record(model=model, mean_gradient=mean_gradient, tested=tested["model"])
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         declared = Declared(len(me.labelled), len(me.unlabelled))
         if not declared.total:
             return None
         model, steps = message.model, self.steps(declared)
-        parts: tuple[Predictions, Predictions] = yield [
-            Predict(model, me.labelled),
-            Predict(model, me.unlabelled, threshold=0.0),
-        ]
+        parts: tuple[Predictions, Predictions] = await together(
+            Predict(model, me.labelled), Predict(model, me.unlabelled, threshold=0.0)
+        )
         alpha = self.unlabelled_weight * self.ramp(message.epochs_done)
         soft = self.soft_labels(parts[1].probabilities, alpha)
         own = (
@@ -165,7 +164,7 @@ class FedSHVR(Method):
         frozen["epochs_done"] = torch.tensor(float(message.epochs_done), dtype=torch.float64)
         frozen["epochs_a_step"] = torch.tensor(self.epochs / steps, dtype=torch.float64)
         streams = self.streams(me.labelled, me.unlabelled, soft)
-        trained = yield Train(model, streams, self.loss, SGD(self.rate), steps=steps, frozen=frozen)
+        trained = await Train(model, streams, self.loss, SGD(self.rate), steps=steps, frozen=frozen)
         moved = tree.map(
             lambda a, b: (a - b) / (self.rate * steps),
             dict(model.parameters),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import (
     need_labels_at_clients,
     supervised,
@@ -60,24 +60,24 @@ class FedAvgM(Method):
         model = make("model")
         return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
         once = ["model"] if self.weigh_by == "nothing" else []
         message = {"model": state.model, "rate": rate}
-        reply = yield Ask(self.client, hub.sample(self.active), message, once=once)
+        reply = await Ask(self.client, hub.sample(self.active), message, once=once)
         if not reply.has("model"):
             return state
         model, velocity = with_momentum(
             state.model, reply.mean("model"), state.velocity, self.global_momentum
         )
-        models = yield from with_statistics({"model": model}, hub, "everyone")
+        models = await with_statistics({"model": model}, hub, "everyone")
         return Record(model=models["model"], velocity=velocity)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             supervised,

@@ -36,10 +36,10 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
+    together,
 )
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
@@ -112,12 +112,12 @@ class FedMatch(Method):
     def predictors(self, state: Record) -> dict[str, Model]:
         return {"model": state.tested}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         sigma = state.sigma
         if len(hub.labelled):
             streams = {"labelled": Stream(hub.labelled, view=self.view, batch=self.hub_batch)}
             frozen = {"psi": state.psi}
-            tuned = yield Train(
+            tuned = await Train(
                 sigma, streams, self.sigma_loss, self.sgd, epochs=self.hub_epochs, frozen=frozen
             )
             sigma = tuned.model
@@ -125,13 +125,13 @@ class FedMatch(Method):
         helped = clients if hub.round % self.helper_interval == 0 else []
         each = {client: {"helpers": self.helpers_of(client, state)} for client in helped}
         sent = {"sigma": sigma, "psi": state.psi}
-        reply = yield Ask(self.client, clients, sent, each=each, once=list(sent), collect="all")
+        reply = await Ask(self.client, clients, sent, each=each, once=list(sent), collect="all")
         new = Record(state, sigma=reply.mean("sigma"), psi=reply.mean("psi"))
-        models = yield from with_statistics(
+        models = await with_statistics(
             {"model": total(new.sigma, sparse(new.psi, self.smallest))}, hub, "everyone"
         )
         trees = {client: {**sent, **upload.trees} for client, upload in reply.uploads.items()}
-        answers = yield from answers_to_noise(trees, models["model"])
+        answers = await answers_to_noise(trees, models["model"])
         psis = {**state.psis, **{client: each["psi"] for client, each in trees.items()}}
         return Record(new, tested=models["model"], psis=psis, answers={**state.answers, **answers})
 
@@ -139,7 +139,7 @@ class FedMatch(Method):
         """psi of the clients that are nearest; none for a client that was never seen."""
         return [state.psis[other] for other in nearest(state.answers, client, self.helpers)]
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         streams = {}
         if len(me.labelled):
             streams["labelled"] = Stream(me.labelled, view=self.view, batch=self.labelled_batch)
@@ -156,7 +156,7 @@ class FedMatch(Method):
             merged(psi, start["psi"], self.smallest_change) for psi in message.get("helpers", [])
         ]
         frozen = {"helpers": [total(start["sigma"], psi) for psi in helpers]}
-        trained = yield Train(
+        trained = await Train(
             start, streams, step=self.step, epochs=self.epochs, frozen=frozen, rate=self.rate
         )
         found = {**trained.models, "psi": sparse(trained.models["psi"], self.smallest)}
@@ -253,15 +253,17 @@ def travelled(new: Tree, old: Tree) -> float:
     )
 
 
-def answers_to_noise(trees: Mapping[int, Mapping[str, Model]], tested: Model) -> Talk:
+async def answers_to_noise(
+    trees: Mapping[int, Mapping[str, Model]], tested: Model
+) -> dict[int, Tensor]:
     """What the clients' models predict for one picture, with the global batch-norm statistics: how
     alike they are.
     """
     weights = [total(each["sigma"], each["psi"]).parameters for each in trees.values()]
     noise = picture_of_noise(tested)
-    found = yield [
-        Predict(Model(tested.architecture, own, tested.statistics), noise) for own in weights
-    ]
+    found = await together(
+        *[Predict(Model(tested.architecture, own, tested.statistics), noise) for own in weights]
+    )
     return {client: each.probabilities[0] for client, each in zip(trees, found, strict=True)}
 
 

@@ -31,7 +31,6 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
@@ -92,7 +91,7 @@ class FedMatchSemiFL(Method):
     def predictors(self, state: Record) -> dict[str, Model]:
         return {"model": state.tested}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
         message = {
             "sigma": state.sigma,
@@ -100,11 +99,11 @@ class FedMatchSemiFL(Method):
             "statistics": state.tested.statistics,
             "rate": rate,
         }
-        reply = yield Ask(self.client, hub.sample(self.active), message, once=["psi"])
+        reply = await Ask(self.client, hub.sample(self.active), message, once=["psi"])
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
         streams, frozen = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}, {"psi": psi}
-        tuned = yield Train(
+        tuned = await Train(
             state.sigma,
             streams,
             step=self.hub_step,
@@ -113,7 +112,7 @@ class FedMatchSemiFL(Method):
             frozen=frozen,
             rate=rate,
         )
-        models = yield from with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
+        models = await with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
         return Record(
             sigma=tuned.model,
             psi=psi,
@@ -122,18 +121,18 @@ class FedMatchSemiFL(Method):
             tested=models["model"],
         )
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
         sent = total(message.sigma, message.psi)
         sent = Model(sent.architecture, sent.parameters, message.statistics)
-        guess = yield Predict(sent, me.unlabelled, view="weak", threshold=self.threshold)
+        guess = await Predict(sent, me.unlabelled, view="weak", threshold=self.threshold)
         if not guess.confident:
             return None
         streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
         psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
         memory = self.sgd.fresh_memory(psi) if me.state is None else me.state
-        trained = yield Train(
+        trained = await Train(
             psi,
             streams,
             step=self.step,

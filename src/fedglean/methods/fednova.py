@@ -29,7 +29,6 @@ from fedglean.method import (
     Me,
     Method,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
@@ -89,7 +88,7 @@ class FedNova(Method):
         model = make("model")
         return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model, rate = state.model, cosine(self.rate, hub.progress) if self.annealed else self.rate
         # A client's epochs have at most a step an image, and a gradient is used up to 1 / (1 -
         # momentum) times.
@@ -97,7 +96,7 @@ class FedNova(Method):
             torch.zeros((), dtype=torch.float64), bound=self.epochs / (1 - self.momentum), low=0
         )
         message = {"model": model, "rate": rate}
-        reply = yield Ask(self.client, hub.sample(self.active), message, expect={"steps": steps})
+        reply = await Ask(self.client, hub.sample(self.active), message, expect={"steps": steps})
         if not (reply.weight("model") and reply.weight("steps")):
             return state
         # tau_eff sum_k p_k d_k: models come weighted by n_k / a_k, steps by n_k.
@@ -108,10 +107,10 @@ class FedNova(Method):
         )
         mean = mean.with_parameters(weights)
         model, velocity = with_momentum(model, mean, state.velocity, self.global_momentum)
-        models = yield from with_statistics({"model": model}, hub, "everyone")
+        models = await with_statistics({"model": model}, hub, "everyone")
         return Record(model=models["model"], velocity=velocity)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
@@ -119,7 +118,7 @@ class FedNova(Method):
             epochs_managed(me, self.epochs, self.stragglers),
             {"sent": message.model.parameters},
         )
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             sgd=self.sgd,

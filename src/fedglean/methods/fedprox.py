@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedglean.losses import squared_distance
-from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, epochs_managed, need_labels_at_clients, supervised
 from fedglean.models import Model
 from fedglean.optimiser import SGD, cosine
@@ -48,11 +48,11 @@ class FedProx(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedProx", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
-        return (yield from averaged(self.client, hub.sample(self.active), hub, state, rate=rate))
+        return await averaged(self.client, hub.sample(self.active), hub, state, rate=rate)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
@@ -61,7 +61,7 @@ class FedProx(Method):
             epochs_managed(me, self.epochs, self.stragglers),
         )
         frozen = {"sent": message.model.parameters}
-        trained = yield Train(
+        trained = await Train(
             message.model, streams, self.loss, sgd, epochs=epochs, frozen=frozen, rate=message.rate
         )
         return Upload(model=trained.model, weight=len(me.labelled), report=trained.metrics)

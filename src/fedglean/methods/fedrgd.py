@@ -31,10 +31,10 @@ from fedglean.method import (
     Me,
     Method,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
+    together,
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
@@ -77,22 +77,24 @@ class FedRGD(Method):
         grown = min(1.0, hub.round / (self.warm_up * hub.rounds)) if self.warm_up else 1.0
         return self.rate * grown * math.cos(math.pi * 7 / 16 * hub.progress)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate, active = self.rate_of(hub), hub.sample(self.active)
         streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
-        copies = yield [
-            self.training(state.model, streams, supervised, memory, rate)
-            for memory in state.memories
-        ]
+        copies = await together(
+            *[
+                self.training(state.model, streams, supervised, memory, rate)
+                for memory in state.memories
+            ]
+        )
         means = []
         for number, copy in enumerate(copies):
             message = {"model": state.means[number], "rate": rate}
-            reply = yield Ask(
+            reply = await Ask(
                 self.client, group(active, number, self.groups), message, once=["model"]
             )
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
-        models = yield from with_statistics({"model": mean}, hub, "everyone")
+        models = await with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"], means=means, memories=[copy.memory for copy in copies])
 
     def training(
@@ -100,11 +102,11 @@ class FedRGD(Method):
     ) -> Train:
         return Train(model, streams, loss, self.sgd, steps=self.steps, memory=memory, rate=rate)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
         streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
-        trained = yield self.training(message.model, streams, self.loss, me.state, message.rate)
+        trained = await self.training(message.model, streams, self.loss, me.state, message.rate)
         return Upload(model=trained.model, keep=trained.memory, report=trained.metrics)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:

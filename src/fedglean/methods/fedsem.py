@@ -12,7 +12,7 @@ one joins in the second. Clients weigh by the images that they trained on.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Talk, Train, Upload, setting
+from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.optimiser import SGD
 from fedglean.tree import Record
@@ -40,20 +40,18 @@ class FedSem(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedSem", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         guessing = hub.progress >= self.labels_only
-        return (
-            yield from averaged(self.client, hub.sample(self.active), hub, state, guessing=guessing)
-        )
+        return await averaged(self.client, hub.sample(self.active), hub, state, guessing=guessing)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         images = me.labelled
         if message.guessing and len(me.unlabelled):
-            guess = yield Predict(message.model, me.unlabelled, threshold=0.0)
+            guess = await Predict(message.model, me.unlabelled, threshold=0.0)
             images = images + guess.hard
         if not len(images):
             return None
         streams = {"labelled": Stream(images, view=self.view, batch=self.batch)}
         sgd = SGD(self.rate, self.momentum, decay=self.decay)
-        trained = yield Train(message.model, streams, supervised, sgd, epochs=self.epochs)
+        trained = await Train(message.model, streams, supervised, sgd, epochs=self.epochs)
         return Upload(model=trained.model, weight=len(images), report=trained.metrics)

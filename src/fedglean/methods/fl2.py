@@ -34,7 +34,6 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
@@ -84,24 +83,24 @@ class FL2(Method):
         velocity = tree.zeros(dict(model.parameters))
         return Record(model=model, velocity=velocity, memory=self.sgd.fresh_memory(model))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         if hub.round == 1 and self.pretraining:
-            state = yield from self.at_hub(hub, state, self.pretraining)
+            state = await self.at_hub(hub, state, self.pretraining)
         rate = self.rate_in(hub)
         message = {"model": state.model, "rate": rate}
-        reply = yield Ask(self.client, hub.sample(self.active), message, once=["model"])
+        reply = await Ask(self.client, hub.sample(self.active), message, once=["model"])
         if reply.has("model"):
             moved = with_momentum(
                 state.model, reply.mean("model"), state.velocity, self.global_momentum
             )
             state = Record(state, model=moved[0], velocity=moved[1])
-        return (yield from self.at_hub(hub, state, self.epochs))
+        return await self.at_hub(hub, state, self.epochs)
 
-    def at_hub(self, hub: Hub, state: Record, epochs: int) -> Talk:
+    async def at_hub(self, hub: Hub, state: Record, epochs: int) -> Record:
         """Training on the hub's labels, then test statistics over everybody's images."""
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
         rate = self.rate_in(hub)
-        tuned = yield Train(
+        tuned = await Train(
             state.model,
             streams,
             supervised,
@@ -110,16 +109,16 @@ class FL2(Method):
             memory=state.memory,
             rate=rate,
         )
-        models = yield from with_statistics({"model": tuned.model}, hub, "everyone")
+        models = await with_statistics({"model": tuned.model}, hub, "everyone")
         return Record(state, model=models["model"], memory=tuned.memory)
 
     def rate_in(self, hub: Hub) -> float:
         return cosine(self.rate, hub.progress) if self.annealed else self.rate
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
-        guess = yield Predict(message.model, me.unlabelled, view="weak", threshold=self.confident)
+        guess = await Predict(message.model, me.unlabelled, view="weak", threshold=self.confident)
         threshold, status = adaptive_threshold(guess.probabilities)
         confidence, label = guess.probabilities.max(-1)
         marked = me.unlabelled.labelled(torch.stack([label, guess.trusted.long()], -1))
@@ -127,7 +126,7 @@ class FL2(Method):
         if not len(chosen):
             return None
         streams = {"fix": Stream(chosen, view="strong", batch=self.client_batch)}
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             self.loss,

@@ -34,10 +34,10 @@ from fedglean.method import (
     Mixture,
     Predict,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
+    together,
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
@@ -133,14 +133,14 @@ class Hassle(Method):
         }
         return {"EM": Mixture(models, (0.5,) * 4), **sides}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         if self.released and self.residual and not state.warm:
-            state = yield from self.exchange(
+            state = await self.exchange(
                 hub, state, hub.sample(self.active, name="warm-up"), duals=False
             )
-        return (yield from self.exchange(hub, state, hub.sample(self.active), duals=True))
+        return await self.exchange(hub, state, hub.sample(self.active), duals=True)
 
-    def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Talk:
+    async def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Record:
         """Send all models, and the supervised one before them, which labels; average what comes
         back by n_L and n_U.
 
@@ -149,8 +149,8 @@ class Hassle(Method):
         message = {**state.models, "previous": state.previous["supervised"], "duals": duals}
         if self.released and self.residual:
             message["previous_unsupervised"] = state.previous["unsupervised"]
-        reply = yield Ask(self.client, to, message)
-        models = yield from with_statistics(
+        reply = await Ask(self.client, to, message)
+        models = await with_statistics(
             {name: reply.mean(name) for name in state.models}, hub, "everyone"
         )
         old = {name: state.models[name] for name in DUALS}
@@ -161,17 +161,17 @@ class Hassle(Method):
             models=models, previous=old if duals else state.previous, tested=tested, warm=True
         )
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         work: dict[str, Train] = {}
         if len(me.labelled):
             work |= self.trainings("supervised", "unsupervised", me.labelled, message)
         if len(me.unlabelled):
-            images = yield from self.label(me, message)
+            images = await self.label(me, message)
             if len(images):
                 work |= self.trainings("unsupervised", "supervised", images, message)
         if not work:
             return None
-        trained = dict(zip(work, (yield list(work.values())), strict=True))
+        trained = dict(zip(work, await together(*work.values()), strict=True))
         counts = {"supervised": len(me.labelled), "unsupervised": len(me.unlabelled)}
         return Upload(
             weight={name: counts[name.removesuffix("_residual")] for name in work},
@@ -181,13 +181,13 @@ class Hassle(Method):
             **{name: answer.model for name, answer in trained.items()},
         )
 
-    def label(self, me: Me, message: Record) -> Talk:
+    async def label(self, me: Me, message: Record) -> Images:
         """Eq. (11), or eq. (5) without residuals; the released code labels each batch by itself, in
         the loss.
         """
         if self.released:
             return me.unlabelled
-        guess = yield Predict(self.labeller(message), me.unlabelled, threshold=self.threshold)
+        guess = await Predict(self.labeller(message), me.unlabelled, threshold=self.threshold)
         return guess.confident
 
     def labeller(self, message: Record) -> Model | Mixture:

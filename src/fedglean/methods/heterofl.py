@@ -33,7 +33,6 @@ from fedglean.method import (
     Me,
     Method,
     Stream,
-    Talk,
     Train,
     Upload,
     setting,
@@ -92,7 +91,7 @@ class HeteroFL(Method):
             )  # a net that cannot be so narrow is refused here, before the first round
         return Record(model=model)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         to, parts = (
             hub.sample(self.active),
             {share: narrowed(state.model, share) for share in self.shares},
@@ -105,8 +104,8 @@ class HeteroFL(Method):
         classes = Expect(torch.zeros_like(state.model.parameters["output.bias"]), bound=1.0, low=0)
         expect = {_classes(share): classes for share in parts}
         once = [*expect, *map(_part, parts)]
-        reply = yield Ask(self.client, to, {"rate": self.rate_of(hub)}, each, expect, once)
-        models = yield from with_statistics(
+        reply = await Ask(self.client, to, {"rate": self.rate_of(hub)}, each, expect, once)
+        models = await with_statistics(
             {"model": combined(state.model, parts, reply)}, hub, "everyone"
         )
         return Record(model=models["model"])
@@ -118,7 +117,7 @@ class HeteroFL(Method):
         falls = sum(hub.progress >= place for place in (3 / 8, 5 / 8)) if self.staircase else 0
         return self.rate * 0.1**falls
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         part: Model = message[_part(message.width)]
@@ -126,7 +125,7 @@ class HeteroFL(Method):
         known = known if self.mask else torch.ones_like(known)
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         sgd = SGD(self.rate, self.momentum, decay=self.decay, clip=self.clip)
-        trained = yield Train(
+        trained = await Train(
             part,
             streams,
             self.loss,

@@ -31,19 +31,7 @@ from torch.func import grad
 
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, moving_average, one_hot
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Expect,
-    Hub,
-    Me,
-    Method,
-    Talk,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Train, Upload, setting
 from fedglean.methods.common import need_labels_at_clients, pooled, with_statistics
 from fedglean.methods.proxies import (
     classified,
@@ -118,7 +106,7 @@ class ProxyFL(Method):
         }
         return {"model": Model(state.model.architecture, named, state.model.statistics)}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model = with_projections(state.model, hub.key) if hub.round == 1 else state.model
         message = {"model": model, "prior": state.prior}
         expect = {
@@ -126,7 +114,7 @@ class ProxyFL(Method):
                 state.prior, bound=float(self.labelled_batch + self.unlabelled_batch), low=0
             )
         }
-        reply = yield Ask(
+        reply = await Ask(
             self.client,
             hub.sample(self.active),
             message,
@@ -145,7 +133,7 @@ class ProxyFL(Method):
             mean.parameters["output.weight"], torch.stack(rows), fold_int(hub.key, "proxies")
         )
         mean = mean.with_parameters({**mean.parameters, "output.weight": proxies})
-        models = yield from with_statistics({"model": mean}, hub, "everyone")
+        models = await with_statistics({"model": mean}, hub, "everyone")
         shares = counts / counts.sum().clamp(min=1)
         prior = (
             moving_average(state.prior, shares, self.prior_decay)
@@ -172,7 +160,7 @@ class ProxyFL(Method):
                 )
         return proxies
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         total = len(me.labelled) + len(me.unlabelled)
         if not total:
             return None
@@ -183,7 +171,7 @@ class ProxyFL(Method):
             "sgd": self.sgd.fresh_memory(message.model),
             "counts": torch.zeros_like(message.prior),
         }
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             step=self.step,

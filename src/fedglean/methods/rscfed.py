@@ -24,19 +24,7 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import consistency, moving_average
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Hub,
-    Me,
-    Method,
-    Stream,
-    Talk,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import SGD, standard_step
@@ -79,40 +67,41 @@ class RSCFed(Method):
                 "RSCFed needs clients with labels; 'semifl' works with labels at the hub alone"
             )
 
-    def round(self, hub: Hub, state: Record) -> Talk:
-        model = state.model if hub.round > 1 else (yield from self.warmed_up(hub, state.model))
+    async def round(self, hub: Hub, state: Record) -> Record:
+        model = state.model if hub.round > 1 else await self.warmed_up(hub, state.model)
         found = []
         for number in range(self.subsets):
             drawn = hub.sample(min(1, self.subset_size / len(hub.clients)), name=f"subset {number}")
-            found.append((yield from self.consensus(hub, model, drawn)))
+            found.append(await self.consensus(hub, model, drawn))
         mean = tree.map(lambda *models: sum(models) / self.subsets, *found)
-        models = yield from with_statistics({"model": mean}, hub, "everyone")
+        models = await with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"])
 
-    def warmed_up(self, hub: Hub, model: Model) -> Talk:
+    async def warmed_up(self, hub: Hub, model: Model) -> Model:
         labelled = [client for client in hub.everyone if hub.clients[client].labelled]
         for _ in range(self.warm_up):
-            reply = yield Ask(self.train, labelled, {"model": model})
+            reply = await Ask(self.train, labelled, {"model": model})
             model = reply.mean("model")
         return model
 
-    def consensus(self, hub: Hub, model: Model, drawn: list[int]) -> Talk:
+    async def consensus(self, hub: Hub, model: Model, drawn: list[int]) -> Model:
         """Distance-reweighted aggregation; a subset in which nobody has an image leaves the model
         as it is.
         """
-        reply = yield Ask(self.train, drawn, {"model": model.for_training()})
+        reply = await Ask(self.train, drawn, {"model": model.for_training()})
         has_labels = any(hub.clients[client].labelled for client in reply.answered)
         scale = self.labelled_scale if has_labels else self.unlabelled_scale
-        reply = yield Ask(
+        reply = await Ask(
             self.weigh, reply.answered, {"model": reply.mean("model"), "scale": scale}
         )
-        return reply.mean("model")
+        mean: Model = reply.mean("model")
+        return mean
 
-    def train(self, me: Me, message: Record) -> Talk:
+    async def train(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled) + len(me.unlabelled):
             return None
         memory = None if me.state is None else me.state["memory"]
-        trained = yield self.training(me, message.model.for_training(), memory)
+        trained = await self.training(me, message.model.for_training(), memory)
         keep = {"model": trained.model, "memory": trained.memory}
         return Upload(
             model=trained.model, weight=self.data_weight(me), keep=keep, report=trained.metrics
@@ -168,8 +157,7 @@ class RSCFed(Method):
         logits, target = student(other), frozen["teacher"].evaluate(one) / self.temperature
         return self.unlabelled_weight * logits.shape[-1] * consistency(logits, target)
 
-    def weigh(self, me: Me, message: Record) -> Talk:
-        yield from ()
+    async def weigh(self, me: Me, message: Record) -> Upload | None:
         own = me.state["model"]
         closeness = math.exp(-message.scale * distance(own, message.model) / images(me))
         # Nothing at all would not be a weight.

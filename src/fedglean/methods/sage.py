@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, one_hot
-from fedglean.method import Batch, Declared, Hub, Me, Method, Talk, Train, Upload, setting
+from fedglean.method import Batch, Declared, Hub, Me, Method, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, pooled
 from fedglean.models import Model
 from fedglean.optimiser import SGD
@@ -56,16 +56,16 @@ class Sage(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SAGE", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
-        return (yield from averaged(self.client, hub.sample(self.active), hub, state))
+    async def round(self, hub: Hub, state: Record) -> Record:
+        return await averaged(self.client, hub.sample(self.active), hub, state)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         total = len(me.labelled) + len(me.unlabelled)
         if not total:
             return None
         streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
         frozen = {"global": message.model}
-        trained = yield Train(
+        trained = await Train(
             message.model, streams, self.loss, self.sgd, steps=self.epochs * steps, frozen=frozen
         )
         return Upload(model=trained.model, weight=total, report=trained.metrics)

@@ -26,15 +26,15 @@ from fedglean.method import (
     Me,
     Method,
     Stream,
-    Talk,
     Train,
+    Trained,
     Upload,
     setting,
 )
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import SGD
-from fedglean.tree import Record
+from fedglean.tree import Record, Tree
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Scaffold(Method):
         model = make("model")
         return Record(model=model, control=tree.zeros(dict(model.parameters)))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model, control = state.model, state.control
         expect = {"change": Expect(control, bound=1e3)}
         message = {"model": model, "control": control}
-        reply = yield Ask(
+        reply = await Ask(
             self.client, hub.sample(self.active), message, expect=expect, once=["model", "change"]
         )
         # Eq. (5); N counts those who could take part.
@@ -76,28 +76,26 @@ class Scaffold(Method):
             dict(mean.parameters),
         )
         control = tree.map(lambda c, change: c + change / members, control, reply.sum("change"))
-        models = yield from with_statistics(
-            {"model": mean.with_parameters(weights)}, hub, "everyone"
-        )
+        models = await with_statistics({"model": mean.with_parameters(weights)}, hub, "everyone")
         return Record(model=models["model"], control=control)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         sgd = SGD(self.rate, decay=self.decay, clip=self.clip)
         training = Train(message.model, streams, supervised, sgd, epochs=self.epochs)
-        trained, own, change = yield from corrected(me, message, training)
+        trained, own, change = await corrected(me, message, training)
         return Upload(model=trained.model, change=change, keep=own, report=trained.metrics)
 
 
-def corrected(me: Me, message: Record, training: Train) -> Talk:
+async def corrected(me: Me, message: Record, training: Train) -> tuple[Trained, Tree, Tree]:
     """Training by g - c_k + c: what it came to, the new c_k and its change. eqs. (3) and (4),
     option II.
     """
     old = tree.zeros(message.control) if me.state is None else me.state
     correction = tree.subtract(message.control, old)
-    trained = yield replace(training, frozen={"correction": correction})
+    trained = await replace(training, frozen={"correction": correction})
     gone = trained.steps * training.learning_rate
     begin, end = dict(message.model.parameters), dict(trained.model.parameters)
     own = tree.map(lambda x, y, c: (x - y) / gone - c, begin, end, correction)

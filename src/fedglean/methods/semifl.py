@@ -23,7 +23,6 @@ from fedglean.method import (
     Method,
     Predict,
     Stream,
-    Talk,
     Train,
     Trained,
     Upload,
@@ -105,18 +104,18 @@ class SemiFL(Method):
     def predictors(self, state: Record) -> dict[str, Model]:
         return {"model": state.tested}
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         plays = {
             "fine-tune": self.fine_tuned_round,
             "parallel": self.parallel_round,
             "halves": self.halved_round,
         }
-        return (yield from plays[self.combine](hub, state))
+        return await plays[self.combine](hub, state)
 
-    def fine_tuned_round(self, hub: Hub, state: Record) -> Talk:
+    async def fine_tuned_round(self, hub: Hub, state: Record) -> Record:
         """The hub trains first; what goes out to the clients is what is tested."""
-        tuned, sent = yield from self.fine_tune(hub, state)
-        reply = yield self.ask(hub, sent)
+        tuned, sent = await self.fine_tune(hub, state)
+        reply = await self.ask(hub, sent)
         if not reply.has("model"):
             return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
         model, velocity = with_momentum(
@@ -124,47 +123,50 @@ class SemiFL(Method):
         )
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=sent)
 
-    def parallel_round(self, hub: Hub, state: Record) -> Talk:
+    async def parallel_round(self, hub: Hub, state: Record) -> Record:
         """Hub and clients train side by side from one model; the hub counts as much as all clients
         together.
         """
-        reply = yield self.ask(hub, state.tested)
-        tuned = yield self.train_at_hub(hub, state)
+        reply = await self.ask(hub, state.tested)
+        tuned = await self.train_at_hub(hub, state)
         mean = tuned.model
         if reply.has("model"):
             mean = tree.map(lambda a, b: (a + b) / 2, mean, reply.mean("model"))
-        return (yield from self.met(hub, state, tuned, mean))
+        return await self.met(hub, state, tuned, mean)
 
-    def halved_round(self, hub: Hub, state: Record) -> Talk:
+    async def halved_round(self, hub: Hub, state: Record) -> Record:
         """What Table 1 calls FedRGD: the hub is one more client of each half of the clients."""
         ask, replies = self.ask(hub, state.tested), []
         for number in (0, 1):
-            replies.append((yield replace(ask, to=group(ask.to, number, 2))))
-        tuned = yield self.train_at_hub(hub, state)
+            replies.append(await replace(ask, to=group(ask.to, number, 2)))
+        tuned = await self.train_at_hub(hub, state)
         means = [
             mean_with(tuned.model, reply.sum("model"), reply.count("model")) for reply in replies
         ]
-        return (yield from self.met(hub, state, tuned, tree.map(lambda a, b: (a + b) / 2, *means)))
+        mean = tree.map(lambda a, b: (a + b) / 2, *means)
+        return await self.met(hub, state, tuned, mean)
 
-    def met(self, hub: Hub, state: Record, tuned: Trained, mean: Model) -> Talk:
+    async def met(self, hub: Hub, state: Record, tuned: Trained, mean: Model) -> Record:
         """The step from what the hub has trained to where it and the clients meet."""
         model, velocity = with_momentum(tuned.model, mean, state.velocity, self.global_momentum)
-        tested = yield from self.measured(model, hub)
+        tested = await self.measured(model, hub)
         return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
 
-    def finish(self, hub: Hub, state: Record) -> Talk | None:
+    async def finish(self, hub: Hub, state: Record) -> Record | None:
         """The last aggregate is fine-tuned once more, as the released code ends on a fine-
         tuning.
         """
-        return self.final_tuning(hub, state) if self.combine == "fine-tune" else None
+        if self.combine != "fine-tune":
+            return None
+        return await self.final_tuning(hub, state)
 
-    def final_tuning(self, hub: Hub, state: Record) -> Talk:
-        tuned, sent = yield from self.fine_tune(hub, state)
+    async def final_tuning(self, hub: Hub, state: Record) -> Record:
+        tuned, sent = await self.fine_tune(hub, state)
         return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
 
-    def fine_tune(self, hub: Hub, state: Record) -> Talk:
-        tuned = yield self.train_at_hub(hub, state)
-        return tuned, (yield from self.measured(tuned.model, hub))
+    async def fine_tune(self, hub: Hub, state: Record) -> tuple[Trained, Model]:
+        tuned = await self.train_at_hub(hub, state)
+        return tuned, await self.measured(tuned.model, hub)
 
     def train_at_hub(self, hub: Hub, state: Record) -> Train:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
@@ -179,8 +181,8 @@ class SemiFL(Method):
             rate=rate,
         )
 
-    def measured(self, model: Model, hub: Hub) -> Talk:
-        models = yield from with_statistics(
+    async def measured(self, model: Model, hub: Hub) -> Model:
+        models = await with_statistics(
             {"model": model}, hub, self.statistics_from, self.statistics_formula
         )
         return models["model"]
@@ -189,20 +191,16 @@ class SemiFL(Method):
         message = {"model": model, "rate": cosine(self.rate, hub.progress)}
         return Ask(self.client, hub.sample(self.active), message, once=["model"])
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
         per_batch, halves = self.labels_from == "batch", self.combine == "halves"
-        streams = (
-            self.unlabelled(me) if per_batch else (yield from self.fix_and_mix(me, message.model))
-        )
+        streams = self.unlabelled(me) if per_batch else await self.fix_and_mix(me, message.model)
         # In halves who is sure of no image at first stays away, even where labels come by batch.
-        if not streams or (
-            per_batch and halves and not (yield from self.fix_and_mix(me, message.model))
-        ):
+        if not streams or (per_batch and halves and not await self.fix_and_mix(me, message.model)):
             return None
         step = self.step_with_own_labels if per_batch else None
-        trained = yield Train(
+        trained = await Train(
             message.model,
             streams,
             self.loss,
@@ -215,13 +213,13 @@ class SemiFL(Method):
         if per_batch and not halves:
             # Nothing is done with these labels: asking for them lets the evaluator see how good
             # they are (Fig. 6).
-            yield Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
+            await Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         keep = trained.memory if self.keep_momentum else None
         return Upload(model=trained.model, keep=keep, report=trained.metrics)
 
-    def fix_and_mix(self, me: Me, model: Model) -> Talk:
+    async def fix_and_mix(self, me: Me, model: Model) -> dict[str, Stream]:
         """The confident images, and all of them to mix with; nothing when none is confident."""
-        guess = yield Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
+        guess = await Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
         if not guess.confident:
             return {}
         if not self.mixup:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import (
     need_labels_at_clients,
     need_labels_at_hub,
@@ -41,10 +41,10 @@ class HubTraining(Method):
         model = make("model")
         return Record(model=model, memory=self.sgd.fresh_memory(model))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
         rate = cosine(self.rate, hub.progress)
-        trained = yield Train(
+        trained = await Train(
             state.model,
             streams,
             supervised,
@@ -53,12 +53,12 @@ class HubTraining(Method):
             memory=state.memory,
             rate=rate,
         )
-        models = yield from with_statistics({"model": trained.model}, hub, "hub")
+        models = await with_statistics({"model": trained.model}, hub, "hub")
         return Record(model=models["model"], memory=trained.memory)
 
-    def finish(self, hub: Hub, state: Record) -> Talk | None:
+    async def finish(self, hub: Hub, state: Record) -> Record | None:
         """SemiFL ends on one more training at the hub: what it is measured against does too."""
-        return self.round(hub, state)
+        return await self.round(hub, state)
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class FedAvg(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg", clients)
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
         message = {"model": state.model.for_training(), "rate": rate}
-        reply = yield Ask(self.client, hub.sample(self.active), message)
-        models = yield from with_statistics({"model": reply.mean("model")}, hub, "everyone")
+        reply = await Ask(self.client, hub.sample(self.active), message)
+        models = await with_statistics({"model": reply.mean("model")}, hub, "everyone")
         return Record(model=models["model"])
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        trained = yield Train(
+        trained = await Train(
             message.model, streams, supervised, self.sgd, epochs=self.epochs, rate=message.rate
         )
         return Upload(model=trained.model, weight=len(me.labelled), report=trained.metrics)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Talk, Train, Upload, setting
+from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.methods.scaffold import corrected
 from fedglean.models import Model
@@ -46,11 +46,11 @@ class VRLSGD(Method):
         model = make("model")
         return Record(model=model, control=tree.zeros(dict(model.parameters)))
 
-    def round(self, hub: Hub, state: Record) -> Talk:
+    async def round(self, hub: Hub, state: Record) -> Record:
         model, control = state.model, state.control
         steps = 1 if self.warm_up and hub.round == 1 else self.period
         message = {"model": model, "control": control, "steps": steps}
-        reply = yield Ask(self.client, hub.everyone, message, once=["model"])
+        reply = await Ask(self.client, hub.everyone, message, once=["model"])
         mean, workers = reply.mean("model"), sum(client.labelled > 0 for client in hub.clients)
         # A worker's c_k changes by (model - own) / (k rate) - c, so c by the mean of that over all
         # workers.
@@ -61,10 +61,10 @@ class VRLSGD(Method):
             dict(model.parameters),
             dict(mean.parameters),
         )
-        models = yield from with_statistics({"model": mean}, hub, "everyone")
+        models = await with_statistics({"model": mean}, hub, "everyone")
         return Record(model=models["model"], control=control)
 
-    def client(self, me: Me, message: Record) -> Talk:
+    async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
@@ -75,5 +75,5 @@ class VRLSGD(Method):
             SGD(self.rate, decay=self.decay),
             steps=message.steps,
         )
-        trained, own, _ = yield from corrected(me, message, training)
+        trained, own, _ = await corrected(me, message, training)
         return Upload(model=trained.model, keep=own, report=trained.metrics)

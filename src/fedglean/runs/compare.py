@@ -25,7 +25,7 @@ import torch
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import fitted
-from fedglean.engine.loop import PartyError
+from fedglean.engine.task import PartyError
 from fedglean.errors import UNREADABLE, ConfigError, RoundError, StorageError
 from fedglean.method import Declared
 from fedglean.names import Names

@@ -11,10 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from fedglean.engine.here import Exchange, Kept, exchange_together
-from fedglean.engine.loop import Call, Conversation, Party, PartyError, side_by_side
+from fedglean.engine.task import Party, PartyError, Task, run_together
 from fedglean.errors import plain
 from fedglean.exchange.aggregate import Reply, Reports, add_reports, mean_reports
-from fedglean.method import Ask, Talk
+from fedglean.method import Ask, Report
+from fedglean.randomness import fold_int
 from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.experiment import Experiment, prepare
@@ -122,19 +123,18 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
     began = time.perf_counter()
     hubs: dict[Party, HubSide] = {}
     for experiment, progress in runs:
-        talk = _talk(experiment, progress, number)
-        if talk is None:
-            return []
         # A run that memory was too small for before goes on as narrow as it became.
         executor = experiment.placement.executor
         executor.widest = executor.widest or (
             progress.history[-1].get("widest") if progress.history else None
         )
-        key = experiment.key("round", number)
-        hubs[Party(f"round {number}, hub", talk, key)] = HubSide(experiment, progress.kept, number)
-    states = side_by_side(
-        list(hubs), lambda waiting: _answers([(hubs[talk.party], talk) for talk in waiting])
+        party = hub_party(experiment, progress, number)
+        hubs[party] = HubSide(experiment, progress.kept, number)
+    states = run_together(
+        list(hubs), lambda waiting: _answers([(hubs[task.party], task) for task in waiting])
     )
+    if number > runs[0][0].config.rounds and all(state is None for state in states):
+        return []
     phases = _phases(list(hubs.values()), (time.perf_counter() - began) / len(runs))
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
@@ -149,13 +149,13 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
     return lines
 
 
-def _talk(experiment: Experiment, progress: Progress, number: int) -> Talk | None:
+def hub_party(experiment: Experiment, progress: Progress, number: int) -> Party:
     """The hub's side of a round; beyond the last one what the method still does, if anything."""
     rounds, method = experiment.config.rounds, experiment.method
     hub = experiment.hub(min(number, rounds))
-    return (
-        method.finish(hub, progress.state) if number > rounds else method.round(hub, progress.state)
-    )
+    work = method.finish if number > rounds else method.round
+    key = experiment.key("round", number)
+    return Party(f"round {number}, hub", work(hub, progress.state), key, purpose=("hub",))
 
 
 def _phases(hubs: Sequence["HubSide"], seconds: float) -> dict[str, float]:
@@ -219,13 +219,11 @@ class HubSide:
     sent: int = 0
     hub_seconds: float = 0.0
     client_seconds: float = 0.0
+    reported: dict[str, float] = field(default_factory=dict)
 
-    def exchange(self, talk: Conversation) -> Exchange:
-        key = self.experiment.key("round", self.number, talk.number, "ask")
-        return Exchange(talk.request, self.number, talk.number, key)
-
-    def call(self, talk: Conversation) -> Call:
-        return Call(talk.request, self.experiment.key("round", self.number, talk.number, "hub"))
+    def exchange(self, task: Task) -> Exchange:
+        key = fold_int(task.party.key, task.number, "ask")
+        return Exchange(task.request, self.number, task.number, key)
 
     def note(self, ask: Ask, reply: Reply, sent: int) -> Reply:
         self.replies.append(reply)
@@ -240,7 +238,7 @@ class HubSide:
         for reply in self.replies:
             add_reports(reports, reply.reports)
         return {
-            "report": mean_reports(reports),
+            "report": mean_reports(reports) | self.reported,
             "answered": len({client for reply in self.trained for client in reply.answered}),
             "abstained": len({client for reply in self.trained for client in reply.abstained}),
             "refused": [
@@ -251,29 +249,36 @@ class HubSide:
         }
 
 
-def _answers(waiting: Sequence[tuple[HubSide, Conversation]]) -> list[Any]:
+def _answers(waiting: Sequence[tuple[HubSide, Task]]) -> list[Any]:
     """The hubs' own requests go to the executor, their asks to the clients."""
-    asks = [(side, talk) for side, talk in waiting if isinstance(talk.request, Ask)]
-    own = [(side, talk) for side, talk in waiting if not isinstance(talk.request, Ask)]
+    asks, own = [], []
     answers: dict[Party, Any] = {}
+    for side, task in waiting:
+        if isinstance(task.request, Ask):
+            asks.append((side, task))
+        elif isinstance(task.request, Report):
+            side.reported |= task.request.numbers
+            answers[task.party] = None
+        else:
+            own.append(task)
     began = time.perf_counter()
     with waiting[0][1].blamed():
-        for (side, talk), (reply, sent) in zip(asks, _exchanged(asks), strict=True):
-            answers[talk.party] = side.note(talk.request, reply, sent)
+        for (side, task), (reply, sent) in zip(asks, _exchanged(asks), strict=True):
+            answers[task.party] = side.note(task.request, reply, sent)
         asked = time.perf_counter()
         if own:
-            executor = own[0][0].experiment.placement.executor
-            replies = executor.answer([side.call(talk) for side, talk in own])
-            answers |= {talk.party: reply for (_, talk), reply in zip(own, replies, strict=True)}
+            executor = waiting[0][0].experiment.placement.executor
+            replies = executor.answer([task.call for task in own])
+            answers |= {task.party: reply for task, reply in zip(own, replies, strict=True)}
     done = time.perf_counter()
     for side, _ in waiting:
         side.client_seconds += (asked - began) / len(waiting)
         side.hub_seconds += (done - asked) / len(waiting)
-    return [answers[talk.party] for _, talk in waiting]
+    return [answers[task.party] for _, task in waiting]
 
 
-def _exchanged(asks: Sequence[tuple[HubSide, Conversation]]) -> list[tuple[Reply, int]]:
-    asked = [(side.experiment.placement, side.exchange(talk), side.kept) for side, talk in asks]
+def _exchanged(asks: Sequence[tuple[HubSide, Task]]) -> list[tuple[Reply, int]]:
+    asked = [(side.experiment.placement, side.exchange(task), side.kept) for side, task in asks]
     if len(asked) > 1:
         return exchange_together(asked)
     return [placement.exchange(exchange, kept) for placement, exchange, kept in asked]

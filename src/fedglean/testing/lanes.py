@@ -9,7 +9,8 @@ from torch.func import vmap
 
 from fedglean import tree
 from fedglean.engine.batches import Setting, batches
-from fedglean.engine.loop import Conversation, Loop, Party
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import Party, Task
 from fedglean.method import Batch, Train, Trained
 from fedglean.randomness import fold_int
 from fedglean.tree import Tree
@@ -22,11 +23,11 @@ class Notebook(Loop):
         super().__init__(setting)
         self.trainings: list[Train] = []
 
-    def _answer_parties(self, waiting: Sequence[Conversation]) -> list[Any]:
-        for talk in waiting:
-            parts = talk.request if isinstance(talk.request, list) else [talk.request]
+    def _answer_tasks(self, waiting: Sequence[Task]) -> list[Any]:
+        for task in waiting:
+            parts = [part.request for part in task.call.parts()]
             self.trainings += [part for part in parts if isinstance(part, Train)]
-        return super()._answer_parties(waiting)
+        return super()._answer_tasks(waiting)
 
 
 class Backwards(Loop):

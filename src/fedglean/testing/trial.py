@@ -16,7 +16,8 @@ from fedglean.data.federation import divide
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.engine.here import Exchange, Here, Kept
-from fedglean.engine.loop import Loop, PartyError
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import PartyError
 from fedglean.errors import FedgleanError
 from fedglean.exchange.aggregate import Reply
 from fedglean.exchange.gate import Admitted, Envelope, Form
