@@ -149,7 +149,8 @@ def commands() -> str:
             "`fedglean COMMAND --help` prints the same. Options of a configuration, which several "
             "commands take, are "
             "listed once, at the end; `--set` gives any other [key](configuration.md) or "
-            "[setting of the method](methods.md).",
+            "[setting of the method](methods.md). `--install-completion` lets the shell "
+            "complete commands and options from then on.",
             *(_command(name, command, shared) for name, command in found.items()),
             "## Options of a configuration",
             _options(shared.values()),

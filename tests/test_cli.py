@@ -414,6 +414,26 @@ def test_nothing_is_written_beside_or_over_other_runs(tmp_path: Path) -> None:
     assert call("report", "both").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("run", "hub-only"), ("run", "hub-only", "--seeds", "2"), ("compare", "hub-only", "semifl")],
+)
+def test_no_run_is_written_among_other_files(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "images/hub").mkdir(parents=True)
+    result = call(*words, *QUICK, "--out", "images")
+    assert result.exit_code == StorageError.exit_code
+    assert "hub is in it" in result.output
+    assert [path.name for path in tmp_path.rglob("*")] == ["images", "hub"]
+
+
+def test_what_an_early_end_leaves_behind_is_no_other_file(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for name in ("lock", "split.json", ".config.toml.123.partial"):
+        (folder / name).touch()
+    assert call("run", "hub-only", *QUICK, "--out", "here").exit_code == 0
+
+
 def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     (tmp_path / "chart.png").mkdir()
     for words in (("--save", "."), ("--out", "chart.png")):

@@ -40,10 +40,10 @@ def compare(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train several methods on the same splits, and say which is best and whether the unlabelled
-    clients helped.
+    """Train several methods on the same splits, and say which is best.
 
-    If it is interrupted, the same command continues where it stopped.
+    It also says whether the unlabelled clients helped. If it is interrupted, the same command
+    continues where it stopped.
     """
     plan = planned(_named(methods, options.get("use")), seeds, options)
     mark = hashlib.sha256(plan.mark().encode()).hexdigest()[:8]

@@ -47,9 +47,7 @@ Admit = Annotated[
 def deploy_hub(
     options: dict[str, Any], hub: HubOptions, admit: Admit = None, insecure: Insecure = False
 ) -> None:
-    """Start a hub: run Flower's SuperLink, train with the branches that join, and show every
-    round.
-    """
+    """Start a hub: run Flower's SuperLink, train with the branches that join."""
     config = configure(**options)
     if hub.branches:
         _check_keys(hub.keys, insecure)
@@ -95,9 +93,7 @@ def deploy_branch(
     ] = None,
     insecure: Insecure = False,
 ) -> None:
-    """Join a federation with a folder of images that never leaves this machine; runs Flower's
-    SuperNode.
-    """
+    """Join a federation with images that never leave this machine; run Flower's SuperNode."""
     _check_keys(keys, insecure)
     _check_images(branch.images)
     chosen_device(branch.device)

@@ -96,9 +96,7 @@ def show_list(
     ] = None,
     use: Use = None,
 ) -> None:
-    """List methods, data sets, models and everything else that can be named, or the settings of a
-    method.
-    """
+    """List methods, data sets, models and all else that has a name, or a method's settings."""
     names = Names.of(use)
     methods, presets = names.tables["METHODS"], names.tables["PRESETS"]
     if what is not None and what not in (*LISTS, *methods, "presets"):

@@ -81,9 +81,7 @@ def ended(sentence: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-app = typer.Typer(
-    cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Trust = Annotated[
     bool,

@@ -55,9 +55,7 @@ def run(
     ] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Train a method and write a run folder with its configuration, metrics, checkpoint, model and
-    picture.
-    """
+    """Train a method; configuration, metrics, model and picture go into a run folder."""
     config = configure(**options)
     if seeds > 1:
         folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
@@ -144,9 +142,7 @@ def demo(
     ] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Train SemiFL on digits with 20 labels, and compare it with those labels alone and with all
-    labels.
-    """
+    """Compare SemiFL on digits and 20 labels with those labels alone, and with all labels."""
     _cleared(out)
     runs: dict[str, list[Result]] = {}
     for label, options in DEMO.items():

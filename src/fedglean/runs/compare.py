@@ -33,7 +33,7 @@ from fedglean.report.costs import cost_curves
 from fedglean.report.page import write_page
 from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
 from fedglean.runs.experiment import dataset_of, divide_up
-from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.kinds import Kind, check_is_free, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds
 from fedglean.runs.seeds import SeedsResult, ensure_seeds, run_seeds
@@ -476,6 +476,7 @@ def _claim(out: Path, plan: Plan) -> None:
         return
     if kind_of(out) is not None:
         raise StorageError(f"{out} holds a run; choose another folder with --out")
+    check_is_free(out)
     make_folder(out)
     write_whole(out / "compare.json", json.dumps(_content(plan), indent=1).encode())
 

@@ -22,7 +22,7 @@ from fedglean.method import Mixture
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.runs.evaluate import Predictor
-from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
+from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
 from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.tree import Record
 
@@ -68,6 +68,7 @@ class RunFolder:
         check_holds_no_several(path)
         if (path / "config.toml").exists():
             raise StorageError(_why_not(path, experiment.config))
+        check_is_free(path)
         make_folder(path)
         with ExitStack() as stack:
             stack.callback(

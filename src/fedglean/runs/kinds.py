@@ -1,5 +1,6 @@
 """What a folder holds: the only place that knows the files by which one can tell."""
 
+import re
 from enum import Enum
 from pathlib import Path
 
@@ -22,6 +23,9 @@ MARKERS = {
     "config.toml": Kind.RUN,
 }
 
+#: What lies there before the first of these is written, if a run is stopped at its very beginning.
+BEGUN = re.compile(r"lock|split\.json|metrics\.jsonl|seed-\d+|\..*")
+
 
 def kind_of(folder: Path) -> Kind | None:
     """None of a folder that holds none of these, and where there is no folder."""
@@ -36,3 +40,14 @@ def check_holds_no_several(folder: Path) -> None:
     kind = kind_of(folder)
     if kind in (Kind.SEEDS, Kind.COMPARISON):
         raise StorageError(f"{folder} holds {kind.value}; choose another folder with --out")
+
+
+def check_is_free(folder: Path) -> None:
+    """A run is not written among somebody's other files."""
+    if kind_of(folder) is not None or not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if not BEGUN.fullmatch(path.name):
+            raise StorageError(
+                f"{folder} is no run folder, and {path.name} is in it; name a new folder with --out"
+            )

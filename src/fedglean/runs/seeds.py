@@ -22,7 +22,7 @@ from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.runs.config import Config, fingerprint
 from fedglean.runs.experiment import prepare_seeds
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
+from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import OnRounds, Run, play
 from fedglean.sealed import locked, write_whole
@@ -183,6 +183,7 @@ def _check_free(folder: Path) -> None:
     if kind_of(folder) in (Kind.SEEDS, Kind.RUN, Kind.FEDERATION):
         raise StorageError(f"{folder} already holds a run; 'fedglean resume {folder}' continues it")
     check_holds_no_several(folder)
+    check_is_free(folder)
 
 
 def _group(folder: Path) -> tuple[list[int], int]:
