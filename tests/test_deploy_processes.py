@@ -237,7 +237,7 @@ def test_a_branch_and_the_hub_are_killed_in_mid_round_and_come_back(folder: Path
         _linger(folder, "flwr-serverapp")
         at_hub.kill()
         wait_until(
-            lambda: not _processes(folder, "superlink") + _processes(folder, "serverapp"),
+            lambda: not _processes(folder, "first-run") + _processes(folder, "flwr-serverapp"),
             folder,
             "the end of what the hub had started",
         )
