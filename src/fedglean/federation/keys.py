@@ -53,18 +53,13 @@ class HubKeys:
 
 def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKeys:
     """An authority that signs one certificate, for the names and addresses under which branches
-    reach the hub.
+    reach the hub; the hub's own machine reaches it as 127.0.0.1.
 
-    The hub's own machine reaches it as 127.0.0.1, always.
     The authority's own key is forgotten: a new certificate means a new authority.
     """
     names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
-    keys, signer, own = (
-        HubKeys(folder),
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
-    authority = _name("fedglean authority")
+    signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    keys, authority = HubKeys(folder), _name("fedglean authority")
     root = (
         _builder(authority, authority, signer, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

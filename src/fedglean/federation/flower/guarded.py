@@ -1,4 +1,5 @@
-"""Flower's SuperLink and SuperNode, with two doors shut that Flower 1.41 leaves open.
+"""Flower's SuperLink and SuperNode, with two doors shut that Flower 1.41 and 1.42 leave open. What
+is replaced in Flower is replaced in this file alone, at its end.
 
 A SuperLink serves on one port the nodes, which TLS and keys guard, and whoever starts runs and
 works on them, whom nothing guards: whoever reached the port could have the hub and every branch run
@@ -89,16 +90,17 @@ def main() -> None:
         from flwr.superlink import main as link
         from flwr.superlink.cli import flower_superlink
 
-        os.environ["FORWARDED_ALLOW_IPS"] = (
-            "127.0.0.1"  # whoever else says where he comes from is not believed
-        )
+        # The server under it would believe anybody who says where he comes from.
+        os.environ["FORWARDED_ALLOW_IPS"] = "127.0.0.1"
         make = link.create_app
+        # Flower has no option to serve runs and nodes at different addresses.
         link.create_app = lambda *given: for_nodes(make(*given))  # type: ignore[assignment]
         flower_superlink()
     elif command == NODE:
         from flwr.supernode import start_client_internal as node
         from flwr.supernode.cli import flower_supernode
 
+        # Flower's check of an app's signature needs its registry; there is no other place to look.
         node._pull_and_store_message = with_our_app(node._pull_and_store_message)
         flower_supernode()
 
