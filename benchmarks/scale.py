@@ -51,7 +51,7 @@ from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import Plan
+from fedglean.federation.plan import RunPlan
 from fedglean.methods import METHODS
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
@@ -233,7 +233,7 @@ def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
     options = HubOptions(images=scratch, branches=count, out=scratch)
     mailbox = Mailbox(carrier, options, dataset.classes, dataset.train_images.shape[1:])
     declared = mailbox.enrol()
-    plan = Plan.of(experiment.config, experiment.dataset)
+    plan = RunPlan.of(experiment.config, experiment.dataset)
     common = (federation, old.executor, old.block, old.quorum, old.stretch)
     placement = Branches(
         *common, mailbox=mailbox, method=experiment.method, plan=plan, run="0123456789abcdef"

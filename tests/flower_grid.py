@@ -20,7 +20,7 @@ from fedglean.federation.flower.carrier import FlowerCarrier
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import Plan
+from fedglean.federation.plan import RunPlan
 from fedglean.runs.config import Config, configure
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
@@ -165,7 +165,7 @@ def on_flower(
     assert [found[number].declared for number in sorted(found)] == list(federation.declared)
     old = experiment.placement
     common = (federation, old.executor, old.block, changes.pop("quorum", old.quorum), old.stretch)
-    plan = Plan.of(experiment.config, experiment.dataset)
+    plan = RunPlan.of(experiment.config, experiment.dataset)
     own = {"mailbox": mailbox, "method": experiment.method, "plan": plan, "run": RUN}
     return replace(experiment, placement=Branches(*common, **own, **changes))
 

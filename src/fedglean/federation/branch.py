@@ -28,7 +28,7 @@ from fedglean.federation.letters import (
     write,
     write_answer,
 )
-from fedglean.federation.plan import Plan, Unable, function_of
+from fedglean.federation.plan import RunPlan, Unable, function_of
 from fedglean.federation.states import States, version_of
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Me, Method, Upload
@@ -65,7 +65,7 @@ class Branch:
             return write(Answer(0, 0, self.number, error=f"the order cannot be read: {error}"))
         return self._reply(parsed.round, parsed.ask, lambda: self._answer(parsed, own, common))
 
-    def method_of(self, plan: Plan, names: Names) -> Method:
+    def method_of(self, plan: RunPlan, names: Names) -> Method:
         return plan.make_method(names)
 
     def _net(self, name: str) -> NetKind:

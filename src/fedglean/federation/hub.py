@@ -26,7 +26,7 @@ from fedglean.federation.letters import Declaration
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import Plan
+from fedglean.federation.plan import RunPlan
 from fedglean.federation.roster import RemoteFederation, Roster
 from fedglean.inputs.images import Images
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
@@ -160,7 +160,7 @@ def _public_keys(options: HubOptions) -> Mapping[int, bytes] | None:
 def _experiment(config: Config, images: HubImages, roster: Roster, mailbox: Mailbox) -> Experiment:
     dataset, method = images.dataset(roster.branches), make_method(config)
     assert dataset.given is not None
-    split, plan = of_this(dataset.given, dataset), Plan.of(config, dataset)
+    split, plan = of_this(dataset.given, dataset), RunPlan.of(config, dataset)
     none, device = dataset.train_images[:0], dataset.train_images.device
     federation = RemoteFederation(
         Images(dataset.train_images, split.hub.to(device), dataset.train_labels),

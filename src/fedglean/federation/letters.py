@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedglean import schema, tree
 from fedglean.errors import FedgleanError
-from fedglean.federation.plan import Plan
+from fedglean.federation.plan import RunPlan
 from fedglean.method import Declared, Upload
 from fedglean.models.nets import NetKind, net_of
 from fedglean.sealed import pack, unpack
@@ -82,7 +82,7 @@ class Order:
     function: str
     labelled: int
     unlabelled: int
-    plan: Plan
+    plan: RunPlan
     version: str = ""
     settled: str = ""
 

@@ -25,7 +25,7 @@ from fedglean.federation.letters import (
     write,
 )
 from fedglean.federation.mailbox import Mailbox
-from fedglean.federation.plan import Plan, function_name
+from fedglean.federation.plan import RunPlan, function_name
 from fedglean.federation.states import version_of
 from fedglean.method import Ask, Method, Upload
 from fedglean.randomness import fold_int
@@ -55,7 +55,7 @@ class Branches(Here):
 
     mailbox: Mailbox = field(kw_only=True)
     method: Method = field(kw_only=True)
-    plan: Plan = field(kw_only=True)
+    plan: RunPlan = field(kw_only=True)
     run: str = field(kw_only=True)
     count: Counts = field(kw_only=True, default=lambda seen, trusted: None)
     settled: dict[int, Tree] = field(init=False, default_factory=dict, repr=False, compare=False)

@@ -22,7 +22,7 @@ class Unable(Exception):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     method: str
     settings: dict[str, Any]
     strong: str

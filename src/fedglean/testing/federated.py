@@ -9,7 +9,7 @@ from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import Plan
+from fedglean.federation.plan import RunPlan
 from fedglean.federation.states import States
 from fedglean.method import Method
 from fedglean.names import Names
@@ -27,7 +27,7 @@ class Knowing(Branch):
 
     method: Method = None  # type: ignore[assignment]
 
-    def method_of(self, plan: Plan, names: Names) -> Method:
+    def method_of(self, plan: RunPlan, names: Names) -> Method:
         return self.method
 
 
@@ -56,7 +56,7 @@ def federated(experiment: Experiment, folder: Path) -> Experiment:
     own = {
         "mailbox": mailbox,
         "method": experiment.method,
-        "plan": Plan.of(experiment.config, dataset),
+        "plan": RunPlan.of(experiment.config, dataset),
         "run": RUN,
     }
     return replace(experiment, placement=Branches(**values | own))
