@@ -6,6 +6,7 @@ A branch remembers nothing between two letters but what it keeps on its own disk
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -65,11 +66,15 @@ class Branch:
             return write(Answer(0, 0, self.number, error=f"the order cannot be read: {error}"))
         return self._reply(parsed.round, parsed.ask, lambda: self._answer(parsed, own, common))
 
-    def method_of(self, plan: RunPlan, names: Names) -> Method:
-        return plan.make_method(names)
+    def method_of(self, plan: RunPlan) -> Method:
+        return plan.make_method(self._names)
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names.of(self.use)
 
     def _net(self, name: str) -> NetKind:
-        return Names.of(self.use).net(name)
+        return self._names.net(name)
 
     def _reply(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
         """What goes wrong is told to the hub, but not in words that may name this branch's files:
@@ -106,15 +111,14 @@ class Branch:
 
     def _answer(self, order: Order, own: Tree, common: bytes) -> bytes:
         labelled, unlabelled = self._images_for(order)
-        names = Names.of(self.use)
-        method = self.method_of(order.plan, names)
+        method = self.method_of(order.plan)
         states = States(self.folder, order.run, self.number)
         device = chosen_device(self.device)
         settle(device, order.plan.threads, order.plan.deterministic)
         labelled, unlabelled = _moved(labelled, unlabelled, device)
-        _, sent = read(Broadcast, common, LARGEST, names.net)
+        _, sent = read(Broadcast, common, LARGEST, self._net)
         message = tree.to_device(Record({**sent, **own}), device)
-        state = tree.to_device(states.load(order.version, names.net), device)
+        state = tree.to_device(states.load(order.version, self._net), device)
         me = Me(self.number, labelled, unlabelled, state, fold_int(order.key, "me"))
         guesses: list[Predictions] = []
         party = Party(
@@ -123,7 +127,7 @@ class Branch:
             order.key,
             guesses.append,
         )
-        upload: Upload | None = Loop(order.plan.setting(names)).run([party])[0]
+        upload: Upload | None = Loop(order.plan.setting(self._names)).run([party])[0]
         version = ""
         if upload is not None and upload.keep is not None:
             version = version_of(order.round, order.ask)

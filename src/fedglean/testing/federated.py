@@ -27,7 +27,7 @@ class Knowing(Branch):
 
     method: Method = None  # type: ignore[assignment]
 
-    def method_of(self, plan: RunPlan, names: Names) -> Method:
+    def method_of(self, plan: RunPlan) -> Method:
         return self.method
 
 
