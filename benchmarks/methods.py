@@ -116,14 +116,14 @@ LARGE: dict[str, dict[str, Any]] = {
     "hub-all": {"clients": 100, "batch": 250},
     # With its own momentum of 0.9 two seeds of three swing by twenty points from round to round.
     "hassle": {
-        **{
-            "labels": "ALL:10%",
-            "partition": "hassle-dirichlet:0.1",
-            "active": 0.4,
-            "batch": 32,
-            "rate": 0.1,
-        },
-        **{"momentum": 0.0, "residual_steps": 10, "proximity_weight": 0.1},
+        "labels": "ALL:10%",
+        "partition": "hassle-dirichlet:0.1",
+        "active": 0.4,
+        "batch": 32,
+        "rate": 0.1,
+        "momentum": 0.0,
+        "residual_steps": 10,
+        "proximity_weight": 0.1,
     },
     **dict.fromkeys(("fedsem", "fed-mt", "fedavg"), _TEN_OF_TWO),
     **dict.fromkeys(("fed-shvr", "fed-pseudo"), _SHIFTED),

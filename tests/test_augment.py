@@ -88,7 +88,7 @@ COLLECTIONS = {
 FACTORS = [(0.05 + 0.09 * level,) for level in range(1, 10)] + [(1.9,), (0.0,), (1.0,)]
 SHEARS = [sign * 0.03 * level for level in (1, 4, 7, 10) for sign in (1, -1)]
 STRENGTHS: dict[str, list[tuple[float, ...]]] = {
-    **{name: FACTORS for name in ("brightness", "colour", "contrast", "sharpness")},
+    **dict.fromkeys(("brightness", "colour", "contrast", "sharpness"), FACTORS),
     "autocontrast": [()],
     "equalize": [()],
     "posterize": [(number,) for number in range(1, 9)],

@@ -334,10 +334,10 @@ def test_another_configuration_does_not_go_on_with_it(root: Path, tmp_path: Path
     federated(grid, hosting(root, tmp_path / "run"), lambda sentence: None)
     with pytest.raises(StorageError, match="another configuration"):
         federated(grid, hosting(root, tmp_path / "run", threshold=0.5), lambda sentence: None)
+    plan = hosting(root, tmp_path / "run")
+    plan = replace(plan, options=replace(plan.options, branches=3))
     with pytest.raises(StorageError, match="a run with 2 branches"):
-        plan = hosting(root, tmp_path / "run")
-        options = replace(plan.options, branches=3)
-        federated(grid, replace(plan, options=options), lambda sentence: None)
+        federated(grid, plan, lambda sentence: None)
 
 
 def test_a_branch_whose_images_changed_is_refused_by_a_run_that_knows_it(

@@ -31,6 +31,8 @@ from fedglean.cli.train import DEMO
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+#: Pages without commands, whose links are followed all the same.
+OTHERS = [ROOT / "CHANGELOG.md", ROOT / "benchmarks/README.md", ROOT / "examples/README.md"]
 #: Pages whose commands another test executes.
 ELSEWHERE = {
     "docs/deploy.md": "test_deploy_processes.py",
@@ -41,6 +43,7 @@ TINY = {"run": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "2"]}
 #: Commands that are not executed here, by how they begin; those of `run` are resolved all the same.
 NOT_HERE = {
     "make test": "it is what runs this",
+    "make quick": "it is a part of `make test`",
     "make lint": "it is a part of `make test`",
     "make docs": "test_the_reference_is_what_the_code_says_now does",
     "git clone": "this is the clone",
@@ -210,7 +213,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"], ids=label
+    "page", [*PAGES, *OTHERS], ids=label
 )
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text("utf-8"))

@@ -289,7 +289,7 @@ def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
         try:
             assert isinstance(talk.send(guess), Train) and sureness >= threshold
         except StopIteration as stop:
-            assert stop.value is None and sureness < threshold
+            assert stop.value is None and sureness < threshold  # noqa: PT017
 
 
 def test_the_hub_of_semifls_form_clips_its_gradient_before_half_of_it_is_dropped() -> None:

@@ -169,10 +169,11 @@ def test_an_exception_in_a_client_is_told_as_it_is_here() -> None:
     with pytest.raises(PartyError) as here:
         everything(experiment)
     sent_out = there(experiment)
-    with sent_out.placement as placement, pytest.raises(PartyError) as away:
+    with sent_out.placement as placement:
         assert isinstance(placement, Workers) and isinstance(placement.pool, on_ray.RayCrew)
         assert len(placement.pool.workers) == 1, "there are two CPUs, but a single block"
-        everything(sent_out)
+        with pytest.raises(PartyError) as away:
+            everything(sent_out)
     assert not placement.pool.workers
     assert str(away.value) == str(here.value)
     assert "after request 0 (Predict): ZeroDivisionError: client 3 divided by nothing" in str(

@@ -92,12 +92,19 @@ _SEMIFL_ROW = {
 # As published, FedMatch's unlabelled terms are too weak to be seen within so few rounds, and
 # RSCFed's teacher too.
 _MORE_MATCHING = {
-    **{"epochs": 5, "unlabelled_batch": 20, "rate": 0.01},
-    **{"agreement_weight": 1.0, "consistency_weight": 1.0, "closeness_weight": 0.1},
+    "epochs": 5,
+    "unlabelled_batch": 20,
+    "rate": 0.01,
+    "agreement_weight": 1.0,
+    "consistency_weight": 1.0,
+    "closeness_weight": 0.1,
 }
 _MATCHING_AT_HUB = {
-    **{"hub_epochs": 5, "hub_batch": 10},
-    **{"sparsity_weight": 1e-5, "smallest": 1e-5, "smallest_change": 1e-5},
+    "hub_epochs": 5,
+    "hub_batch": 10,
+    "sparsity_weight": 1e-5,
+    "smallest": 1e-5,
+    "smallest_change": 1e-5,
 }
 _SMALL_SCALES = {"labelled_scale": 10.0, "unlabelled_scale": 10.0}
 

@@ -129,7 +129,11 @@ function legend(entries) {
 /* A line's dashes as a background. */
 function dashes(colour, dash) {
   let at = 0;
-  const part = (length, place) => `${place % 2 ? "transparent" : colour} ${at}px ${at += Number(length)}px`;
+  const part = (length, place) => {
+    const start = at;
+    at += Number(length);
+    return `${place % 2 ? "transparent" : colour} ${start}px ${at}px`;
+  };
   return `background:repeating-linear-gradient(90deg, ${(dash ?? "9 0").split(" ").map(part).join(", ")})`;
 }
 
