@@ -212,9 +212,7 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *OTHERS], ids=label
-)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=label)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text("utf-8"))
     for link in LINK.findall(text):

@@ -50,9 +50,7 @@ def test_no_link_leads_out_of_the_site(page: Path) -> None:
 def test_the_fast_tests_exist() -> None:
     listed = re.search(r"^QUICK := (.*)$", makefile(), re.MULTILINE)
     assert listed is not None
-    assert not [
-        name for name in listed[1].split() if not (ROOT / f"tests/test_{name}.py").exists()
-    ]
+    assert not [name for name in listed[1].split() if not (ROOT / f"tests/test_{name}.py").exists()]
 
 
 def test_everything_that_may_be_installed_is_pinned_and_from_nowhere_in_particular() -> None:
