@@ -2,8 +2,8 @@
 
     python tests/measure_code.py [FOLDER ...]
 
-A folder is a package; by default the two of this checkout. Lines are those of the file, blank ones too. The length of
-a function is from `def` to its last line, functions in it included.
+A folder is a package; by default the two of this checkout. Lines are those of the file, blank ones
+too. The length of a function is from `def` to its last line, functions in it included.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""What belongs to the repository and not to the package: its commands, pins, pages and workflows."""
+"""What belongs to the repository and not to the package: commands, pins, pages, workflows."""
 
 import re
 import tomllib
