@@ -19,7 +19,7 @@ from fedglean.federation.flower.start_hub import superlink_command
 from fedglean.federation.journal import Journal, follow
 from fedglean.federation.keys import make_branch_key, make_hub_keys, public_key
 from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
-from fedglean.report.hub_table import COLUMNS, rendered, row_of
+from fedglean.report.hub_table import COLUMNS, render_row, row_of
 from fedglean.runs.config import configure, to_toml
 
 
@@ -129,14 +129,14 @@ def test_the_round_table_reads_well_in_a_log() -> None:
         ],
     }
     row = row_of(line, 10, 20)
-    first, second = rendered(row, 160, True), rendered(row, 160, False)
+    first, second = render_row(row, 160, True), render_row(row, 160, False)
     headings, cells = first.splitlines()
     assert second == cells and headings.split() == [*COLUMNS, "refused"]
     for name, cell in zip([*COLUMNS, "refused"], row, strict=True):
         assert cells[headings.index(name) :].startswith(cell)
     assert row[1:4] == ["8 of 10, 1 idle", "61.4 %", "92.5 %"]
     assert row[-1] == "branch 4: a NaN in 'model'; branch 9: no answer in time"
-    assert max(map(len, rendered(row, 100, True).splitlines())) <= 100
+    assert max(map(len, render_row(row, 100, True).splitlines())) <= 100
     both = row_of(
         line | {"final": True, "accuracy": {"SM": 0.5, "UM": 0.25}, "pseudo": {}, "refused": []},
         0,

@@ -356,7 +356,7 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
             home.mkdir(parents=True)
             options = HubOptions(folder, 1, home, str(address), keys.folder)
             command = superlink_command(options, home / "state.db")
-            stack.enter_context(FlowerCommands(home).started(command, home / "link.log"))
+            stack.enter_context(FlowerCommands(home).start(command, home / "link.log"))
         for address in ports.values():
             wait_until(
                 lambda address=address: _listens(address),
@@ -371,7 +371,7 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
             options = BranchOptions(images=folder, number=number, state=home, name=name)
             command = supernode_command(options, ports[keys], authority, key)
             nodes[name] = stack.enter_context(
-                FlowerCommands(home).started(command, home / "node.log")
+                FlowerCommands(home).start(command, home / "node.log")
             )
         for number, (name, node) in enumerate(nodes.items()):
             log = folder / f"node {number}" / "node.log"

@@ -28,7 +28,7 @@ import sys, time
 from pathlib import Path
 from fedglean.federation.flower.processes import FlowerCommands
 place = Path(sys.argv[1])
-with FlowerCommands(place).started([sys.executable, "-c", sys.argv[2]], place / "log"):
+with FlowerCommands(place).start([sys.executable, "-c", sys.argv[2]], place / "log"):
     time.sleep(600)
 """
 
@@ -83,16 +83,16 @@ def test_nothing_outlives_a_command_that_was_killed(
 
 def test_a_command_is_over_when_its_block_is_and_tells_its_status(tmp_path: Path) -> None:
     flower = FlowerCommands(tmp_path)
-    with flower.started(["sleep", "600"], tmp_path / "log") as process:
+    with flower.start(["sleep", "600"], tmp_path / "log") as process:
         assert process.poll() is None
     assert process.returncode == 128 + signal.SIGTERM
-    with flower.started(["bash", "-c", "exit 3"], tmp_path / "log") as process:
+    with flower.start(["bash", "-c", "exit 3"], tmp_path / "log") as process:
         assert process.wait(30) == 3
 
 
 def test_a_log_has_times_and_no_colours(tmp_path: Path) -> None:
     script = r"printf '\033[92mINFO\033[0m : started\nlast words'"
-    with FlowerCommands(tmp_path).started(["bash", "-c", script], tmp_path / "log") as process:
+    with FlowerCommands(tmp_path).start(["bash", "-c", script], tmp_path / "log") as process:
         process.wait(30)
     first, last = (tmp_path / "log").read_text().splitlines()
     assert first[19:] == " INFO : started" and last[19:] == " last words"

@@ -17,11 +17,11 @@ from fedglean.errors import ConfigError, DataError, StorageError, no_folder
 from fedglean.federation.flower.processes import need_flower
 from fedglean.federation.flower.start_branch import run_branch, supernode_command
 from fedglean.federation.flower.start_hub import run_hub
-from fedglean.federation.hub import read_started
+from fedglean.federation.hub import read_start
 from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.names import Names
 from fedglean.report.gather import gather
-from fedglean.report.hub_table import rendered, row_of
+from fedglean.report.hub_table import render_row, row_of
 from fedglean.report.picture import curves
 from fedglean.runs.config import Config, configure
 from fedglean.runs.kinds import Kind, kind_of
@@ -80,7 +80,7 @@ def resume_hub(out: Path) -> int:
     if (out / "model.safetensors").exists():
         say(f"{out} is already finished")
         return 0
-    return host(*read_started(out))
+    return host(*read_start(out))
 
 
 @deploy.command("branch")
@@ -132,7 +132,7 @@ class RoundTable:
     def show(self, line: Mapping[str, Any], asked: int) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
         row = row_of(line, asked, self.rounds)
-        say_with_time(rendered(row, width, heading=not self.has_heading))
+        say_with_time(render_row(row, width, heading=not self.has_heading))
         self.has_heading = True
 
 

@@ -115,7 +115,7 @@ class Branch:
         states = States(self.folder, order.run, self.number)
         device = chosen_device(self.device)
         settle(device, order.plan.threads, order.plan.deterministic)
-        labelled, unlabelled = _moved(labelled, unlabelled, device)
+        labelled, unlabelled = _to_device(labelled, unlabelled, device)
         _, sent = read(Broadcast, common, LARGEST, self._net)
         message = tree.to_device(Record({**sent, **own}), device)
         state = tree.to_device(states.load(order.version, self._net), device)
@@ -160,7 +160,7 @@ class Branch:
         return labelled, unlabelled
 
 
-def _moved(labelled: Images, unlabelled: Images, device: torch.device) -> tuple[Images, Images]:
+def _to_device(labelled: Images, unlabelled: Images, device: torch.device) -> tuple[Images, Images]:
     """To where this branch computes; what shared a store still does."""
     store = labelled.store.to(device)
     other = store if unlabelled.store is labelled.store else unlabelled.store.to(device)

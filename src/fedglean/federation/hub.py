@@ -49,7 +49,7 @@ def serve(carrier: Carrier, out: Path) -> None:
         hold(file)
         journal = Journal(file)
         try:
-            config, options = read_started(out)
+            config, options = read_start(out)
             result = federate(carrier, config, options, journal.tell, journal.show_round)
         except FedgleanError as error:
             journal.end(error.exit_code, f"error: {error}")
@@ -60,7 +60,7 @@ def serve(carrier: Carrier, out: Path) -> None:
         journal.end(0, f"run folder: {result.folder}")
 
 
-def read_started(out: Path) -> tuple[Config, HubOptions]:
+def read_start(out: Path) -> tuple[Config, HubOptions]:
     """How the hub of a run folder was started."""
     options = HubOptions.of(out)
     if options is None:
@@ -81,12 +81,12 @@ def federate(
     """Train with the branches that the carrier reaches; start a run folder, or continue the one
     that is there.
     """
-    config, out = hosted(config, options.images), options.out
+    config, out = hub_config(config, options.images), options.out
     device = torch.device(config.engine.device)
     settle(device, config.engine.threads, config.engine.deterministic)
     images = hub_images(options.images)
     mailbox = Mailbox(carrier, options, images.classes, images.shape, _public_keys(options), tell)
-    roster = known_roster(config, options)
+    roster = roster_of(config, options)
     if roster is not None:
         mailbox.nodes.declared = roster.present
         experiment = _experiment(config, images.to(device), roster, mailbox)
@@ -103,7 +103,7 @@ def federate(
     placement = experiment.placement
     assert isinstance(placement, Branches)
 
-    def welcome(declaration: Declaration) -> None:
+    def on_join(declaration: Declaration) -> None:
         roster.join(declaration, out)
         tell(f"branch {declaration.number} has joined, and takes part from now on")
 
@@ -111,7 +111,7 @@ def federate(
         on_round(lines[0], len(placement.asked))
         placement.asked.clear()
 
-    mailbox.nodes.welcome = welcome
+    mailbox.nodes.on_join = on_join
     tell(
         f"{len(roster.present)} of {options.branches} branches, {config.rounds} rounds of "
         f"{config.method}"
@@ -119,7 +119,7 @@ def federate(
     return play([run], show)[0]
 
 
-def hosted(config: Config, images: Path) -> Config:
+def hub_config(config: Config, images: Path) -> Config:
     """The configuration as the hub has it: its part runs in a loop here, on its own images."""
     engine = replace(
         config.engine,
@@ -131,7 +131,7 @@ def hosted(config: Config, images: Path) -> Config:
     return replace(config, engine=engine, data=data)
 
 
-def known_roster(config: Config, options: HubOptions) -> Roster | None:
+def roster_of(config: Config, options: HubOptions) -> Roster | None:
     """Who takes part in the run that the folder holds, if it holds one; it must be this one."""
     out = options.out
     if not (out / "config.toml").exists():

@@ -90,7 +90,7 @@ class Mailbox:
             seconds = 2 * self.options.deadline
             names = self.carrier.order(letters, common, group, seconds) if letters else {}
             return {
-                name: Sent(nodes[node], node, self.nodes.started(node))
+                name: Sent(nodes[node], node, self.nodes.start_of(node))
                 for name, node in names.items()
             }
 
@@ -100,7 +100,7 @@ class Mailbox:
         while True:
             self._receive(pending, received)
             now = time.monotonic()
-            if enough is None and _answered(received) >= need:
+            if enough is None and _count_answered(received) >= need:
                 enough = now
             is_late = now - began >= self.options.deadline
             if enough is not None and now - enough >= self.options.grace:
@@ -124,7 +124,7 @@ class Mailbox:
 
     def _has_lost(self, sent: Sent) -> bool:
         """Whether the node is here, but was started again since."""
-        return self.nodes.started(sent.node) not in (None, sent.started)
+        return self.nodes.start_of(sent.node) not in (None, sent.started)
 
     def _gather(self, branches: Sequence[int], need: int) -> dict[int, int]:
         """The nodes of those branches that can be asked; waits until they are a quorum.
@@ -174,7 +174,7 @@ class Mailbox:
                 del self.owed[name]
 
 
-def _answered(received: Answers) -> int:
+def _count_answered(received: Answers) -> int:
     """Branches that have sent a letter, whatever is in it."""
     letters = [[each for each in own if isinstance(each, bytes)] for own in received.values()]
     return sum(map(bool, letters))

@@ -33,7 +33,7 @@ class Presence:
 
 
 class Nodes:
-    """`declared` is what the branches have, of those who have come; `welcome` hears of one who
+    """`declared` is what the branches have, of those who have come; `on_join` hears of one who
     comes later. `keys` are their public keys by number, None where nodes have none.
     """
 
@@ -52,7 +52,7 @@ class Nodes:
         self.here: dict[int, Presence] = {}
         self.of_branch: dict[int, int] = {}
         self.declared: dict[int, Declared] = {}
-        self.welcome: Callable[[Declaration], None] = lambda declaration: None
+        self.on_join: Callable[[Declaration], None] = lambda declaration: None
         self.told: set[str] = set()
 
     def look(self) -> None:
@@ -69,7 +69,7 @@ class Nodes:
                     self._hear(number, presence, body)
         self.assign()
 
-    def started(self, number: int) -> str | None:
+    def start_of(self, number: int) -> str | None:
         """When a node was started last; None of one that is not here."""
         return self.here[number].node.started if number in self.here else None
 
@@ -164,7 +164,7 @@ class Nodes:
             self.of_branch[number] = node
             if before is None:
                 self.declared[number] = claim.declared
-                self.welcome(claim)
+                self.on_join(claim)
 
 
 def _declaration(body: bytes | Undelivered, node: int) -> Declaration:

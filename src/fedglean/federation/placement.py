@@ -131,7 +131,7 @@ class Branches(Here):
             else:
                 device = self.federation.hub.index.device
                 received.envelopes.append(
-                    Envelope(answer.round, answer.ask, answer.client, _moved(upload, device))
+                    Envelope(answer.round, answer.ask, answer.client, _to_device(upload, device))
                 )
         return replace(received, abstained=abstained)
 
@@ -172,7 +172,7 @@ def _check(answer: Answer, exchange: Exchange, client: int) -> None:
         raise Malformed("it trusts more pseudo-labels than it made")
 
 
-def _moved(upload: Upload, device: torch.device) -> Upload:
+def _to_device(upload: Upload, device: torch.device) -> Upload:
     """To where the hub computes."""
     weights = {name: tree.to_device(upload.weight(name), device) for name in upload.trees}
     return Upload(

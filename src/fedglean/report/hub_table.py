@@ -45,7 +45,7 @@ def row_of(line: Mapping[str, Any], asked: int, rounds: int) -> Row:
     ]
 
 
-def rendered(row: Row, width: int, heading: bool) -> str:
+def render_row(row: Row, width: int, heading: bool) -> str:
     """A row under those that were printed before; with the headings above the first one."""
     table = Table(
         box=None, show_header=heading, padding=(0, 2, 0, 0), header_style="", pad_edge=False

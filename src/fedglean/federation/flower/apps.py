@@ -37,7 +37,7 @@ def client_app_of(branch_in: Callable[[Context], Branch]) -> ClientApp:
 _AT_WORK: list[BinaryIO] = []
 
 
-def _configured(context: Context) -> Branch:
+def _branch_of(context: Context) -> Branch:
     """From `--node-config`."""
     own = schema.read(BranchOptions, dict(context.node_config), "node-config")
     _AT_WORK.append(take_work(own.state / "flower"))  # as long as this process lives
@@ -47,7 +47,7 @@ def _configured(context: Context) -> Branch:
     return Branch(own.number, name, images, own.state, own.device, use)
 
 
-client_app = client_app_of(_configured)
+client_app = client_app_of(_branch_of)
 server_app = ServerApp()
 
 

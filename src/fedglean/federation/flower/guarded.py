@@ -11,9 +11,9 @@ the package and holds no code.
 import io
 import os
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
-from tomllib import loads as _read
 from typing import Any
 
 #: No dependencies: with any, a SuperLink that was started otherwise would install them anew for
@@ -46,41 +46,40 @@ def for_nodes(app: Callable[..., Any]) -> Callable[..., Any]:
     """
     from starlette.responses import PlainTextResponse
 
-    async def served(scope: Any, receive: Any, send: Any) -> None:
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "lifespan" and not scope["path"].startswith("/v1/fleet/"):
             client, server = scope.get("client"), scope.get("server")
             if not client or not server or client[0] != server[0]:
-                app_for = PlainTextResponse("for the hub's own machine alone", status_code=403)
-                return await app_for(scope, receive, send)
-        return await app(scope, receive, send)  # type: ignore[no-any-return]
+                refuse = PlainTextResponse("for the hub's own machine alone", status_code=403)
+                await refuse(scope, receive, send)
+                return
+        await app(scope, receive, send)
 
-    return served
+    return serve
 
 
 def with_our_app(pull: Callable[..., Any]) -> Callable[..., Any]:
     """How a SuperNode takes a message, if the message's run is one of this package's app."""
 
-    def pulled(*, get_fab: Callable[..., Any], **others: Any) -> Any:
-        def got(*which: Any) -> Any:
+    def pull_ours(*, get_fab: Callable[..., Any], **others: Any) -> Any:
+        def get_ours(*which: Any) -> Any:
             fab = get_fab(*which)
             if not _is_ours(fab.content):
                 raise SystemExit("the hub sent an app that is not fedglean's; it was not run")
             return fab
 
-        return pull(get_fab=got, **others)
+        return pull(get_fab=get_ours, **others)
 
-    return pulled
+    return pull_ours
 
 
 def _is_ours(app: bytes) -> bool:
-    """Whether nothing is in it but what the hub wrote, as Flower has packed it: perhaps written
-    otherwise.
-    """
+    """Whether nothing is in it but what the hub wrote, which Flower may have formatted anew."""
     with zipfile.ZipFile(io.BytesIO(app)) as archive:
         names = [each.filename for each in archive.infolist()]
-        return names == ["pyproject.toml", ".info/CONTENT"] and _read(
-            archive.read(names[0]).decode()
-        ) == _read(APP)
+        if names != ["pyproject.toml", ".info/CONTENT"]:
+            return False
+        return tomllib.loads(archive.read(names[0]).decode()) == tomllib.loads(APP)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ class FlowerCommands:
         return {**os.environ, **self._own, "PATH": path}
 
     @contextmanager
-    def started(self, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    def start(self, command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         """A process that ends when this block does, and when this process is killed."""
         self._note(command)
         log.touch()

@@ -71,7 +71,7 @@ def _run(command: Sequence[str], work: Path, show: Show, give_up: float) -> int:
     failing_since, pause = None, PAUSE
     while True:
         began = time.monotonic()
-        with flower.started(command, log) as node, Watch(work, log) as watch:
+        with flower.start(command, log) as node, Watch(work, log) as watch:
             end = watch_node(node, watch, show)
         now = time.monotonic()
         if now - began > 120:  # it was connected

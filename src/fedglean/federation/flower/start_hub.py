@@ -23,7 +23,7 @@ from fedglean.federation.flower.processes import (
     wait_for,
     wait_until_free,
 )
-from fedglean.federation.hub import federate, hosted, known_roster
+from fedglean.federation.hub import federate, hub_config, roster_of
 from fedglean.federation.journal import OnRound, follow
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.options import HubOptions, key_file
@@ -37,7 +37,7 @@ def run_hub(config: Config, options: HubOptions, show: Show, on_round: OnRound) 
     """
     if options.branches:
         need_flower()
-    known_roster(hosted(config, options.images), options)
+    roster_of(hub_config(config, options.images), options)
     work = options.out.resolve() / "flower"
     make_folder(work)
     with locked(work / "lock", options.out):
@@ -80,7 +80,7 @@ def _run(config: Config, options: HubOptions, work: Path, show: Show, on_round: 
             "take part"
         )
     command = superlink_command(options, link_state / "state.db")
-    with flower.started(command, work / "superlink.log") as link:
+    with flower.start(command, work / "superlink.log") as link:
         wait_for(options.address.near, link)
         if options.keys is not None:
             with ThreadPoolExecutor(4) as pool:  # each is a process that takes seconds
