@@ -39,14 +39,16 @@ def setting(
     high: float | None = None,
     choices: Sequence[str] = (),
     names: str | None = None,
+    option: str | None = None,
 ) -> Any:
     """A field: its default (`MISSING`: none), a line for people, and which values are allowed.
 
     Bounds are included. Those of a list hold for each of its values. `names` is the table in which
-    a value must be found, such as "VIEWS": what others add to it is allowed too.
+    a value must be found, such as "VIEWS": what others add to it is allowed too. `option` is what
+    it is called on the command line and as a keyword, where its own name would say too little.
     """
-    limits = {"help": help, "low": low, "high": high, "choices": tuple(choices), "names": names}
-    return field(default=default, metadata=limits)
+    about = {"help": help, "low": low, "high": high, "choices": tuple(choices)}
+    return field(default=default, metadata={**about, "names": names, "option": option})
 
 
 def read(

@@ -9,9 +9,9 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedglean.method import Method
 from fedglean.methods import ALIASES
 from fedglean.models import NORMS
 from fedglean.names import Names
-from fedglean.schema import BESIDE, read, setting, shown, values, write
+from fedglean.schema import BESIDE, fields_of, read, setting, shown, values, write
 
 Layer = Mapping[str, Any]
 #: What stands for None where TOML needs a value.
@@ -32,8 +32,8 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str = setting("digits", "the data set, one of `fedglean list data`")
-    root: str | None = setting(None, "the folder or file with the data")
+    name: str = setting("digits", "the data set, one of `fedglean list data`", option="data")
+    root: str | None = setting(None, "the folder or file with the data", option="data_root")
     allow_partial: bool = setting(False, "accept a published data set of which a part is missing")
     images: int | None = setting(None, "use only this many of the training images", low=1)
 
@@ -49,13 +49,15 @@ class SplitConfig:
     labels: str = setting("hub:20", "who has labels, such as hub:20 or fraction:0.1")
     clients: int = setting(20, "the number of clients", low=1)
     file: str | None = setting(
-        None, "a split that `fedglean partition --save` wrote, instead of the three above"
+        None,
+        "a split that `fedglean partition --save` wrote, instead of the three above",
+        option="split_file",
     )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    name: str = setting("cnn", "the model, one of `fedglean list models`")
+    name: str = setting("cnn", "the model, one of `fedglean list models`", option="model")
     norm: str = setting("static", "the model's normalisation, such as group")
     dropout: float = setting(
         0.0,
@@ -140,27 +142,32 @@ class Config:
         return self.split.file or (self.data.root if self.data.name in OWN else None)
 
 
-SECTIONS: Mapping[str, type] = {
-    "data": DataConfig,
-    "split": SplitConfig,
-    "model": ModelConfig,
-    "gate": GateConfig,
-    "engine": EngineConfig,
+#: The tables of a configuration, and its keys outside of them.
+SECTIONS = [name for name, (_, hint) in fields_of(Config).items() if is_dataclass(hint)]
+TOP = [name for name in fields_of(Config) if name not in ("method", "settings", *SECTIONS)]
+#: Keys that hold paths.
+PATHS = ("use", "data.root", "split.file")
+#: Keys that name something, and the table in which it is found.
+NAMED: Mapping[str, str] = {
+    "method": "METHODS",
+    "data.name": "DATASETS",
+    "model.name": "MODELS",
+    "split.partition": "PARTITIONS",
+    "split.labels": "LAYOUTS",
+    "strong": "STRONG",
 }
-_TOP = ("rounds", "seed", "strong", "use")
-_FILES = (("data", "root"), ("split", "file"))
-_OWN_NAME = {
-    "data.name": "data",
-    "model.name": "model",
-    "data.root": "data_root",
-    "split.file": "split_file",
-}
-_PATHS = [f"{section}.{each.name}" for section, kind in SECTIONS.items() for each in fields(kind)]
+
+
+def _short_names() -> dict[str, str]:
+    short = {key: key for key in TOP}
+    for section in SECTIONS:
+        for name, (each, _) in fields_of(fields_of(Config)[section][1]).items():
+            short[each.metadata["option"] or name] = f"{section}.{name}"
+    return short
+
 
 #: Flat names of options and where they belong.
-FLAT: Mapping[str, str] = {_OWN_NAME.get(path, path.partition(".")[2]): path for path in _PATHS} | {
-    k: k for k in _TOP
-}
+FLAT: Mapping[str, str] = _short_names()
 
 
 def resolve(
@@ -172,26 +179,28 @@ def resolve(
     `foreign` is the layer that somebody else may have written: code that it alone names runs only
     if it ran for this user before. `names` are known where the file that brings them was read.
     """
-    names = _with_imports(names or _names_of(layers, foreign), method, layers, foreign)
-    name = _method_name(method, layers, names)
-    closed = names.is_closed_to("METHODS", name)
-    merged: dict[str, Any] = {}
-    for layer in ({} if closed else names.find("METHODS", name).defaults, *layers):
+    if method is not None:
+        layers = (*layers, {"method": method})
+    names = _with_imports(names or _names_of(layers, foreign), layers, foreign)
+    name = _method_name(layers, names)
+    is_closed = names.is_closed_to("METHODS", name)
+    merged: Layer = {table: {} for table in ("settings", *SECTIONS)}
+    for layer in layers if is_closed else (names.find("METHODS", name).defaults, *layers):
         merged = _merged(merged, layer)
-    _refuse_unknown(merged, [] if closed else settings_of(name, names))
+    _refuse_unknown(merged, [] if is_closed else settings_of(name, names))
     for table in ("settings", *SECTIONS):
-        merged.setdefault(table, {})
         if not isinstance(merged[table], Mapping):
             given = shown(merged[table])
             raise ConfigError(f"{table} must be a table, [{table}] in TOML, not {given}")
-    if not closed:
+    settings = merged["settings"]
+    if not is_closed:
         _refuse_hidden(name, names)
-        kind = names.find("METHODS", name).method
-        merged["settings"] = values(kind, merged["settings"], "settings", none=NONE)
-    config = read(Config, {**merged, "method": name, "use": names.use}, none=NONE)
-    config = replace(config, names=names)
+        settings = values(names.find("METHODS", name).method, settings, "settings", none=NONE)
+    parts = {**merged, "method": name, "settings": settings, "use": names.use}
+    config = replace(read(Config, parts, none=NONE), names=names)
     _check_names(config)
-    if not closed and not make_method(config).drops and config.model.dropout:
+    _check_engine(config.engine)
+    if not is_closed and not make_method(config).drops and config.model.dropout:
         raise ConfigError(
             f"model.dropout = {config.model.dropout:g} has no effect with {name} as set here; "
             "set it to 0, or use fed-shvr with perturb = dropout"
@@ -212,28 +221,34 @@ def configure(
     Options that are None count as not given; nested dictionaries are taken as they are. Code that
     only the file names runs if `trust` says so, or if this user has run it before.
     """
-    written = {} if file is None else _with_place(read_toml(Path(file)), Path(file).parent)
+    written: Layer = {}
+    if file is not None:
+        written = _with_places(read_toml(Path(file)), Path(file).parent)
+    options = {option: value for option, value in options.items() if value is not None}
+    given: Layer = {} if method is None else {"method": method}
+    for option, value in options.items():
+        given = _merged(given, _nested(_key_of(option, value), value))
+    given = _with_places(given, Path())
     foreign = None if trust else written
-    given = {option: value for option, value in options.items() if value is not None}
     names = _names_of([written, given], foreign)
-    layers = [_preset(preset, names)] if preset is not None else []
-    layers.append(written)
-    names = _with_imports(names, method, layers, foreign)
-    name = _method_name(method, layers, names)
-    names.find("METHODS", name)  # without it nobody knows what is not set
-    if preset is not None and layers[0]["method"] != name:
+    layers = [written, given]
+    if preset is not None:
+        found = names.find("PRESETS", preset)
+        layers.insert(0, {**found.layer, "method": found.method})
+    names = _with_imports(names, layers, foreign)
+    name = _method_name(layers, names)
+    if preset is not None and found.method != name:
         raise ConfigError(
-            f"the preset '{preset}' is for {layers[0]['method']}, not {name}; leave out one of them"
+            f"the preset '{preset}' is for {found.method}, not {name}; leave out one of them"
         )
     if written.get("settings") and written.get("method", name) != name:
         raise ConfigError(
             f"{file} has settings for {written['method']}, not for {name}; remove them, or leave "
             f"out '{name}'"
         )
-    places = {_place(key, value, name, names): value for key, value in given.items()}
-    layers += [_nested(place, value) for place, value in places.items()]
-    config = _absolute(resolve(name, *layers, foreign=foreign, names=names))
-    _refuse_ignored(config, places)
+    _refuse_unknown_options(options, name, settings_of(name, names))
+    config = resolve(name, *layers, foreign=foreign, names=names)
+    _refuse_ignored(config, given)
     return config
 
 
@@ -304,76 +319,50 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _names_of(layers: Sequence[Layer], foreign: Layer | None) -> Names:
     """Those of the file that the strongest layer uses."""
-    using = [layer for layer in layers if "use" in layer]
-    use = using[-1]["use"] if using else None
+    use, layer = _strongest("use", layers)
     if use is not None and not isinstance(use, str | Path):
         raise ConfigError(f"use must be text, not {shown(use)}")
-    is_own = not using or using[-1] is not foreign
-    return Names.of(None if use == NONE else use, is_own)
+    return Names.of(None if use == NONE else use, is_own=layer is not foreign)
 
 
-def _with_imports(
-    names: Names, method: str | None, layers: Sequence[Layer], foreign: Layer | None
-) -> Names:
+def _with_imports(names: Names, layers: Sequence[Layer], foreign: Layer | None) -> Names:
     """With what is named by the module that holds it."""
-    for table, key in _NAMED.items():
-        chosen = [(layer, value) for layer in layers if (value := _at(layer, key)) is not None]
-        if key == "method" and method is not None:
-            chosen.append(({}, method))
-        layer, name = chosen[-1] if chosen else ({}, None)
+    for key, table in NAMED.items():
+        name, layer = _strongest(key, layers)
         if isinstance(name, str):
             names = names.importing(table, name, is_own=layer is not foreign)
     return names
 
 
+def _strongest(key: str, layers: Sequence[Layer]) -> tuple[Any, Layer]:
+    """What the strongest layer that has a key says, and which layer that is."""
+    for layer in reversed(layers):
+        value = _at(layer, key)
+        if value is not None:
+            return value, layer
+    return None, {}
+
+
 def _at(layer: Layer, key: str) -> Any:
-    first, dot, rest = key.partition(".")
-    value = layer.get(first)
-    return _at(value, rest) if dot and isinstance(value, Mapping) else None if dot else value
+    value: Any = layer
+    for word in key.split("."):
+        value = value.get(word) if isinstance(value, Mapping) else None
+    return value
 
 
-def _with_place(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A TOML file names other files from where it lies itself."""
-
-    def placed(table: Layer, key: str) -> dict[str, Any]:
-        path = table.get(key)
-        if not isinstance(path, str) or path == NONE:
-            return dict(table)
-        return {**table, key: os.path.join(folder, os.path.expanduser(path))}
-
-    tables = {
-        name: placed(layer[name], key)
-        for name, key in _FILES
-        if isinstance(layer.get(name), Mapping)
-    }
-    return {**placed(layer, "use"), **tables}
-
-
-def _absolute(config: Config) -> Config:
-    """Resumed from elsewhere, a run must not find other data."""
-    for name, key in _FILES:
-        if path := getattr(getattr(config, name), key):
-            table = replace(
-                getattr(config, name), **{key: os.path.abspath(os.path.expanduser(path))}
-            )
-            config = replace(config, **{name: table})
-    return config
-
-
-#: Where a configuration names something, by the table that has it.
-_NAMED: Mapping[str, str] = {
-    "METHODS": "method",
-    "DATASETS": "data.name",
-    "MODELS": "model.name",
-    "PARTITIONS": "split.partition",
-    "LAYOUTS": "split.labels",
-    "STRONG": "strong",
-}
+def _with_places(layer: Layer, folder: Path) -> Layer:
+    """Paths are meant from where they were written: a run that is resumed finds its data."""
+    for key in PATHS:
+        path = _at(layer, key)
+        if isinstance(path, str | Path) and path != NONE:
+            place = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
+            layer = _merged(layer, _nested(key, place))
+    return layer
 
 
 def _chosen(config: Config) -> list[tuple[str, str]]:
     """All that it names, settings of its method included, each with its table."""
-    found = [(table, attrgetter(key)(config)) for table, key in _NAMED.items()]
+    found = [(table, attrgetter(key)(config)) for key, table in NAMED.items()]
     if not config.names.is_closed_to("METHODS", config.method):
         for each in fields(config.names.find("METHODS", config.method).method):
             if table := each.metadata.get("names"):
@@ -381,9 +370,8 @@ def _chosen(config: Config) -> list[tuple[str, str]]:
     return found
 
 
-def _method_name(name: str | None, layers: Sequence[Layer], names: Names) -> str:
-    named = [layer["method"] for layer in layers if "method" in layer]
-    chosen = name if name is not None else named[-1] if named else None
+def _method_name(layers: Sequence[Layer], names: Names) -> str:
+    chosen, _ = _strongest("method", layers)
     if chosen is None:
         raise ConfigError(
             "no method was named; name one, such as semifl ('fedglean list methods' shows them all)"
@@ -403,19 +391,14 @@ def _method_name(name: str | None, layers: Sequence[Layer], names: Names) -> str
     return chosen
 
 
-def _refuse_ignored(config: Config, given: Mapping[str, Any]) -> None:
+def _refuse_ignored(config: Config, given: Layer) -> None:
     """Who holds what is not to be chosen where files say it."""
-    for key in ("split.labels", "split.clients", "split.partition"):
-        if key in given and (file := config.holders):
+    for name in ("labels", "clients", "partition"):
+        value = _at(given, f"split.{name}")
+        if value is not None and config.holders:
             raise ConfigError(
-                f"'{file}' already says who holds what; leave out {key.partition('.')[2]} = "
-                f"{given[key]}"
+                f"'{config.holders}' already says who holds what; leave out {name} = {value}"
             )
-
-
-def _preset(name: str, names: Names) -> dict[str, Any]:
-    found = names.find("PRESETS", name)
-    return {**found.layer, "method": found.method}
 
 
 def settings_of(method: str, names: Names) -> list[str]:
@@ -434,37 +417,38 @@ def _refuse_hidden(method: str, names: Names) -> None:
         )
 
 
-def _place(option: str, value: Any, method: str, names: Names) -> str:
-    """The full key of an option."""
-    settings = settings_of(method, names)
-    if "." in option or (isinstance(value, Mapping) and option in ("settings", *SECTIONS)):
+def _key_of(option: str, value: Any) -> str:
+    """The full key of an option; what is no key of every run is a setting of the method."""
+    is_table = isinstance(value, Mapping) and option in ("settings", *SECTIONS)
+    if "." in option or is_table:
         return option
-    if option in FLAT:
-        return FLAT[option]
-    if option in settings:
-        return f"settings.{option}"
-    raise unknown(f"option of {method}", option, [*FLAT, *settings])
+    return FLAT.get(option, f"settings.{option}")
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    first, dot, rest = key.partition(".")
-    return {first: _nested(rest, value) if dot else value}
+def _refuse_unknown_options(options: Iterable[str], method: str, settings: Sequence[str]) -> None:
+    for option in options:
+        if "." not in option and option not in (*FLAT, *settings, "settings", *SECTIONS):
+            raise unknown(f"option of {method}", option, [*FLAT, *settings])
 
 
-def _merged(weak: Layer, strong: Layer) -> dict[str, Any]:
+def _nested(key: str, value: Any) -> Layer:
+    for word in reversed(key.split(".")):
+        value = {word: value}
+    return value  # type: ignore[no-any-return]
+
+
+def _merged(weak: Layer, strong: Layer) -> Layer:
     merged = dict(weak)
     for key, value in strong.items():
         below = merged.get(key)
-        merged[key] = (
-            _merged(below, value)
-            if isinstance(below, Mapping) and isinstance(value, Mapping)
-            else value
-        )
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _merged(below, value)
+        merged[key] = value
     return merged
 
 
 def _refuse_unknown(layer: Layer, settings: Sequence[str]) -> None:
-    known = ("method", "settings", *SECTIONS, *_TOP)
+    known = ("method", "settings", *SECTIONS, *TOP)
     places = {**FLAT, **{name: f"settings.{name}" for name in settings}}
     for key in layer:
         if key in places and key not in known:
@@ -481,12 +465,15 @@ def _check_names(config: Config) -> None:
             found = config.names.find(table, name)
             if table == "PARTITIONS":
                 dealer(name, found)
-    if config.engine.workers and config.engine.placement == "here":
+
+
+def _check_engine(engine: EngineConfig) -> None:
+    if engine.workers and engine.placement == "here":
         raise ConfigError(
             "engine.workers has no effect in a single process; add --placement workers, or leave "
             "it out"
         )
-    if config.engine.half and not config.engine.compile:
+    if engine.half and not engine.compile:
         raise ConfigError("engine.half works only with compiled steps; add --set compile=true")
 
 
