@@ -25,7 +25,7 @@ def signature_of(request: Any) -> Any:
         models, shape = pytree.tree_flatten(
             request.models, is_leaf=lambda node: isinstance(node, Model)
         )
-        # Apart from the rest, pseudo-labels keep their last bits: these depend on who shares a batch.
+        # Pseudo-labels stay apart: last bits depend on who shares a batch.
         is_labelling = isinstance(request, Predict) and request.threshold is not None
         how = request.function, request.view, request.batch, is_labelling
         return "predict", shape, tuple(map(id, models)), id(request.images.store), *how
