@@ -15,7 +15,7 @@ import typer
 from typer.utils import get_params_from_function
 
 import fedglean
-from fedglean import errors, losses, randomness, tree
+from fedglean import errors, losses, randomness, testing, tree
 from fedglean.cli import app
 from fedglean.cli.look import LISTS, lines_of
 from fedglean.cli.shared import INTERRUPTED
@@ -28,6 +28,7 @@ from fedglean.names import Names
 from fedglean.optimiser import SGD
 from fedglean.runs import checkpoint
 from fedglean.runs.config import FLAT, Config
+from fedglean.testing.checks import CHECKS
 from fedglean.tree import Record
 from fedglean_papers.presets import PRESETS
 
@@ -426,7 +427,22 @@ def writing_methods() -> str:
             if each.__module__ == module.__name__
         ]
         parts += [f"## {module.__name__}", f"{_first(module)}", table(["function", "what"], rows)]
-    return _page(parts)
+    return _page([*parts, *_conformance()])
+
+
+def _conformance() -> list[str]:
+    """How a method is checked, and by which checks."""
+    rows = [[f"`{check.__name__}`", _first(check)] for check in CHECKS]
+    return [
+        "## fedglean.testing",
+        _first(testing),
+        _function("check_method", testing.check_method).replace("## ", "### ", 1),
+        _function("parametrize_with_checks", testing.parametrize_with_checks).replace(
+            "## ", "### ", 1
+        ),
+        _class("CheckResult", testing.CheckResult).replace("## ", "### ", 1),
+        table(["check", "what it holds a method to"], rows),
+    ]
 
 
 def _called(function: Any) -> str:

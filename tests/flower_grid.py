@@ -25,7 +25,7 @@ from fedglean.runs.config import Config, configure
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import Run, play
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 
 COMMON: dict[str, Any] = {
     "clients": 5,

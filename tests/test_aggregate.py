@@ -13,7 +13,7 @@ from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.method import Upload
 from fedglean.methods.common import with_momentum
 from fedglean.models import Architecture, Model
-from fedglean.testing.trial import admitted
+from uploads import admitted
 
 MODEL = Architecture("mlp", (1, 2, 2), 2, width=0.001).initial(1)
 

@@ -202,6 +202,8 @@ def test_training_on_nothing_or_for_no_length_is_refused() -> None:
         train({"data": Stream(images(3))})
     with pytest.raises(ValueError, match="loss with sgd, or a step"):
         Train(None, {"data": Stream(images(3))}, epochs=1)
+    with pytest.raises(ValueError, match="nothing to train"):
+        Train({}, {"data": Stream(images(3))}, lambda *_: None, SGD(0.1), epochs=1)
 
 
 def test_the_key_of_a_request_names_all_its_randomness() -> None:

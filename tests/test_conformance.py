@@ -3,8 +3,11 @@ break it.
 """
 
 import random
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,21 +16,27 @@ import torch
 
 from fedglean import tree
 from fedglean.data.sources import load
-from fedglean.errors import RoundError
+from fedglean.errors import ConfigError, RoundError
+from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy
 from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Train, Upload
-from fedglean.methods.common import supervised
+from fedglean.methods.common import supervised, with_statistics
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.methods.hassle import Hassle
 from fedglean.methods.semifl import SemiFL
 from fedglean.methods.supervised import FedAvg, HubTraining
 from fedglean.models import Model
 from fedglean.optimiser import SGD
-from fedglean.testing import check_method
-from fedglean.testing.compare import difference
+from fedglean.runs.experiment import Experiment
+from fedglean.testing import check_method, parametrize_with_checks
+from fedglean.testing.checks import CHECKS
+from fedglean.testing.difference import difference
+from fedglean.testing.engines import variant
 from fedglean.testing.faults import DAMAGES, chain, delay, drop, duplicate, poison
-from fedglean.testing.generators import positions
-from fedglean.testing.trial import play, served, small_experiment
+from fedglean.testing.play import play
+from fedglean.testing.random_generators import positions
+from fedglean.testing.small_federation import small_experiment
+from fedglean.testing.trial import Trial
 from fedglean.tree import Record, Tree
 
 SEMIFL = SemiFL(threshold=0.2, active=1.0, epochs=1)
@@ -115,7 +124,9 @@ class DrawsFromRandom(Plain):
         return await super().round(hub, state)
 
 
-TRUTH = load("digits").train_labels
+TEST = load("digits")
+TRUTH = TEST.train_labels
+NOW = {"weight": 0.0}
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,73 @@ class KnowsHiddenLabels(Plain):
             return None
         known = me.unlabelled.labelled(TRUTH[me.unlabelled.index])
         return await super().client(replace(me, labelled=known), message)
+
+
+@dataclass(frozen=True)
+class TrainsOnTheTestSet(Plain):
+    """Read anew from where the data set comes from."""
+
+    async def round(self, hub: Hub, state: Record) -> Record:
+        images = Images(TEST.test_images, torch.arange(50), TEST.test_labels[:50])
+        streams = {"labelled": Stream(images, batch=5)}
+        trained = await Train(state.model, streams, self.loss, SGD(0.1), epochs=1)
+        return await super().round(hub, Record(model=trained.model))
+
+
+def experiment_in_progress() -> Experiment:
+    """Found among the variables of whoever runs this."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if isinstance(value, Experiment):
+                return value
+        frame = frame.f_back
+    raise LookupError
+
+
+@dataclass(frozen=True)
+class LooksAtTestLabels(Plain):
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        upload = await super().client(me, message)
+        label = int(experiment_in_progress().evaluator.test_labels[0])
+        return upload and Upload(weight=1 / (1 + label * me.number), model=upload.trees["model"])
+
+
+@dataclass(frozen=True)
+class CountsEverybodysImages(Plain):
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        upload = await super().client(me, message)
+        share = len(me.labelled) / len(me.labelled.store)
+        return upload and Upload(weight=1 / (1 + share), model=upload.trees["model"])
+
+
+@dataclass(frozen=True)
+class AveragesEverybodysPixels(Plain):
+    """Whatever the order of the images."""
+
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        upload = await super().client(me, message)
+        grey = float(me.unlabelled.store.double().mean().round(decimals=6))
+        return upload and Upload(
+            model=tree.map(lambda leaf: leaf * (1 + 1e-4 * grey), upload.trees["model"])
+        )
+
+
+@dataclass(frozen=True)
+class RampsThroughAGlobal(Plain):
+    """What every client does to a global of the module, in plain PyTorch a habit."""
+
+    async def client(self, me: Me, message: Record) -> Upload | None:
+        NOW["weight"] = float(message.progress)
+        return await super().client(me, message)
+
+    async def round(self, hub: Hub, state: Record) -> Record:
+        message = {"model": state.model.for_training(), "progress": hub.progress}
+        reply = await Ask(self.client, hub.everyone, message)
+        return Record(await with_statistics({"model": reply.mean("model")}, hub, "everyone"))
+
+    def loss(self, model: Model, batch: Batch, frozen: Tree) -> Any:
+        return (1 + NOW["weight"]) * supervised(model, batch, frozen)
 
 
 @dataclass(frozen=True)
@@ -299,6 +377,11 @@ BROKEN: list[tuple[Method, str]] = [
     (DrawsFromNumpy(), "numpy's global generator was used"),
     (DrawsFromRandom(), "random's global generator was used"),
     (KnowsHiddenLabels(), "hidden labels"),
+    (TrainsOnTheTestSet(), "a Train is given an image of the test set"),
+    (LooksAtTestLabels(), "the test set changes the trained model"),
+    (CountsEverybodysImages(), "images of others change"),
+    (AveragesEverybodysPixels(), "images of others change"),
+    (RampsThroughAGlobal(), "reads something that changes in Python; put it into frozen"),
     (CapturesLabels(), "captures a Tensor in a closure"),
     (MakesItsLossAnew(), "<lambda> is made anew for each training"),
     (LeavesStatisticsOut(), "'model' has no batch-norm statistics"),
@@ -329,6 +412,52 @@ def test_a_broken_rule_is_named(method: Method, rule: str) -> None:
         check_method(method, rounds=2)
 
 
+def test_a_method_is_run_on_false_labels_and_test_images_in_one_run_with_everything_else() -> None:
+    trial = Trial(Plain(), rounds=1)
+    assert trial.mixed_run is None
+    assert Trial(LooksAtTestLabels(), rounds=1).mixed_run is not None
+
+
+def test_results_are_data_and_a_failure_may_be_expected() -> None:
+    expected = {"check_predictors": "statistics come later"}
+    results = check_method(
+        LeavesStatisticsOut(), rounds=1, expected_failures=expected, on_fail="collect"
+    )
+    by_name = {result.check: result for result in results}
+    assert list(by_name) == [check.__name__ for check in CHECKS]
+    found = by_name.pop("check_predictors")
+    assert found.outcome == "failed as expected" and found.expected == "statistics come later"
+    assert "batch-norm statistics" in found.sentence and found.seconds > 0
+    assert {result.outcome for result in by_name.values()} <= {"passed", "skipped"}
+
+
+def test_where_the_method_does_not_run_the_other_checks_are_skipped() -> None:
+    results = check_method(WritesIntoItsState(), rounds=2, on_fail="collect")
+    outcomes = {result.check: result.outcome for result in results}
+    assert outcomes.pop("check_settings") == "passed"
+    assert outcomes.pop("check_small_federation") == "failed"
+    assert set(outcomes.values()) == {"skipped"}
+
+
+def test_a_check_that_does_not_exist_cannot_be_expected_to_fail() -> None:
+    with pytest.raises(ConfigError, match="check_predictors"):
+        check_method(Plain(), expected_failures={"check_predictor": "misspelt"})
+
+
+@parametrize_with_checks([HubTraining(epochs=1), Plain()], rounds=1)
+def test_a_check_each(check: Callable[[], None]) -> None:
+    check()
+
+
+def test_checks_for_pytest_have_readable_names_and_marks() -> None:
+    mark = parametrize_with_checks([Plain()], expected_failures={"check_branches": "no letters"})
+    _, cases = mark.args
+    names = [case.id for case in cases]
+    assert len(set(names)) == len(CHECKS) and "Plain-check_hidden_labels" in names
+    marked = [case for case in cases if case.marks]
+    assert [(case.id, case.marks[0].name) for case in marked] == [("Plain-check_branches", "xfail")]
+
+
 def test_what_is_not_a_number_in_both_places_is_no_difference() -> None:
     lost = torch.tensor([1.0, torch.nan])
     assert difference(lost, lost.clone()) is None
@@ -349,7 +478,7 @@ def test_the_judge_leaves_the_global_generators_as_they_were() -> None:
 def test_every_damage_is_refused_and_leaves_no_trace(name: str) -> None:
     experiment = small_experiment(Plain(), rounds=2)
     without, damaged = (
-        play(served(experiment, deliver=fault))
+        play(variant(experiment, deliver=fault))
         for fault in (drop((1, 5)), poison(DAMAGES[name], (1, 5)))
     )
     assert {refusal["client"] for refusal in damaged.history[0]["refused"]} == {5}
@@ -359,7 +488,7 @@ def test_every_damage_is_refused_and_leaves_no_trace(name: str) -> None:
 
 def test_a_doubled_upload_counts_once() -> None:
     experiment = small_experiment(Plain(), rounds=2)
-    doubled = play(served(experiment, deliver=duplicate((1, 5), (2, 6))))
+    doubled = play(variant(experiment, deliver=duplicate((1, 5), (2, 6))))
     assert [refusal["client"] for line in doubled.history for refusal in line["refused"]].count(
         5
     ) > 0
@@ -371,7 +500,7 @@ def test_a_doubled_upload_counts_once() -> None:
 
 def test_a_late_upload_is_stale_and_as_good_as_lost() -> None:
     experiment = small_experiment(Plain(), rounds=3)
-    late, lost = (play(served(experiment, deliver=fault((1, 5)))) for fault in (delay, drop))
+    late, lost = (play(variant(experiment, deliver=fault((1, 5)))) for fault in (delay, drop))
     assert late.history[0]["refused"] == []
     assert all(
         "stale: it answers round 1" in refusal["reason"] for refusal in late.history[1]["refused"]
@@ -383,14 +512,14 @@ def test_a_late_upload_is_stale_and_as_good_as_lost() -> None:
 def test_faults_in_a_chain_all_strike() -> None:
     experiment = small_experiment(Plain(), rounds=1)
     faults = chain(drop((1, 5)), duplicate((1, 6)), poison(DAMAGES["infinite"], (1, 7)))
-    struck = play(served(experiment, deliver=faults))
+    struck = play(variant(experiment, deliver=faults))
     assert {refusal["client"] for refusal in struck.history[0]["refused"]} == {6, 7}
 
 
 def test_too_few_usable_uploads_end_the_run_with_a_sentence() -> None:
     experiment = small_experiment(Plain(), rounds=1)
     everyone = [(1, client) for client in range(8)]
-    strict = served(experiment, quorum=0.9, deliver=poison(DAMAGES["not a number"], *everyone))
+    strict = variant(experiment, quorum=0.9, deliver=poison(DAMAGES["not a number"], *everyone))
     with pytest.raises(AssertionError, match="the quorum is 90 %") as raised:
         play(strict)
     assert isinstance(raised.value.__cause__, RoundError)

@@ -29,7 +29,7 @@ from fedglean.federation.states import States
 from fedglean.method import Upload
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 from fedglean.testing.faults import DAMAGES, drop, not_a_number, poison
 from flower_grid import (
     METHODS,

@@ -43,7 +43,7 @@ from fedglean.runs.predict import predict
 from fedglean.runs.result import Result
 from fedglean.runs.rounds import run
 from fedglean.sealed import write_whole
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 from flower_grid import LocalGrid
 
 OPTIONS: dict[str, dict[str, Any]] = {

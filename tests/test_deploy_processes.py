@@ -33,7 +33,7 @@ from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import Run, play
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 from fedglean.testing.faults import drop
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "deploy.md"

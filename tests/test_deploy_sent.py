@@ -23,7 +23,8 @@ from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
-from fedglean.testing.trial import Watched, served, small_experiment
+from fedglean.testing.engines import UploadLog, variant
+from fedglean.testing.small_federation import small_experiment
 from fedglean.tree import Tree
 from flower_grid import LocalGrid, on_flower
 
@@ -46,7 +47,7 @@ def listed() -> dict[str, tuple[list[str], str, list[str], str]]:
 
 
 @dataclass(frozen=True)
-class Noting(Watched):
+class Noting(UploadLog):
     """`here` that notes what is sent to clients, too."""
 
     sent: dict[str, Tree] = field(default_factory=dict)
@@ -81,7 +82,7 @@ def eager(name: str) -> Experiment:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_page_lists_what_every_method_sends(name: str) -> None:
-    experiment = served(eager(name), kind=Noting)
+    experiment = variant(eager(name), placement=Noting)
     placement = experiment.placement
     assert isinstance(placement, Noting)
     progress = Progress(0, experiment.start(), Kept(), [])

@@ -40,8 +40,9 @@ from fedglean.runs.config import configure, make_method
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing import check_method
-from fedglean.testing.trial import admitted, play
+from fedglean.testing.play import play
 from fedglean.tree import Record
+from uploads import admitted
 
 FIXMATCH = FedFixMatch(
     active=1.0, epochs=1, labelled_batch=6, unlabelled_batch=8, threshold=0.2, rate=0.03

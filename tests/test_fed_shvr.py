@@ -31,9 +31,9 @@ from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 from fedglean.testing.faults import DAMAGES, drop, poison
-from fedglean.testing.trial import restarted
+from fedglean.testing.play import restarted
 from fedglean.tree import Record, Tree
 
 #: (labelled, unlabelled) images: 3, 9, 5, 14 and 7 steps a round.

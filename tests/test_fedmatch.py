@@ -33,7 +33,8 @@ from fedglean.runs.evaluate import logits
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 from fedglean.testing import check_method
-from fedglean.testing.trial import CLIENTS, play, small_experiment
+from fedglean.testing.play import play
+from fedglean.testing.small_federation import CLIENTS, small_experiment
 from fedglean.tree import Record
 
 METHOD = FedMatch(

@@ -17,8 +17,8 @@ from fedglean.methods.fedrgd import FedRGD, group
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
-from fedglean.testing.trial import admitted
 from fedglean.tree import Record
+from uploads import admitted
 
 METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
 AS_IN_SEMIFL = SemiFL(

@@ -20,8 +20,10 @@ from fedglean.methods.fedavgm import FedAvgM
 from fedglean.methods.heterofl import HeteroFL, narrowed, scaled
 from fedglean.models import Architecture, Model
 from fedglean.runs.experiment import Experiment
-from fedglean.testing.compare import difference
-from fedglean.testing.trial import Watched, play, served, small_experiment
+from fedglean.testing.difference import difference
+from fedglean.testing.engines import UploadLog, variant
+from fedglean.testing.play import play
+from fedglean.testing.small_federation import small_experiment
 
 HETERO = HeteroFL(active=1.0, epochs=1)
 
@@ -101,8 +103,8 @@ def one_round(
     """The model before, the one after, the narrow models that the clients sent, and the
     federation.
     """
-    case = served(small_experiment(method, norm=norm, rounds=1), kind=Watched)
-    assert isinstance(case.placement, Watched)
+    case = variant(small_experiment(method, norm=norm, rounds=1), placement=UploadLog)
+    assert isinstance(case.placement, UploadLog)
     before, after = case.start().model, play(case).state.model
     sent = {
         envelope.client: tree.named(part)

@@ -23,8 +23,8 @@ from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import resume, run
-from fedglean.testing.compare import difference
-from fedglean.testing.trial import small_split
+from fedglean.testing.difference import difference
+from fedglean.testing.small_federation import small_split
 
 # Children are forked from a server that has imported everything, what torch imports late too, and
 # started no thread.

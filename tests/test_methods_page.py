@@ -19,7 +19,7 @@ from fedglean.runs.config import FLAT, Config, configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
-from fedglean.testing.trial import served
+from fedglean.testing.engines import variant
 
 PAGE = (Path(__file__).parents[1] / "docs/methods.md").read_text("utf-8")
 IDEAS, TRAVEL = "| method | idea | labels |", "| method | down | up | kept |"
@@ -138,7 +138,7 @@ def test_what_the_page_says_is_sent_and_kept_is_sent_and_kept(name: str) -> None
     known = [each.name for each in fields(METHODS[name].method)]  # type: ignore[arg-type]
     short = {key: few for key, few in SHORT.items() if key in known}
     config = configure(name, rounds=2, executor="loop", evaluate_every=9, **short)
-    experiment = served(prepare(config), kind=Noting)
+    experiment = variant(prepare(config), placement=Noting)
     progress = Progress(0, experiment.start(), Kept(), [])
     for number in (1, 2):
         play_round(experiment, progress, number)

@@ -22,7 +22,7 @@ from fedglean.errors import ConfigError
 from fedglean.models import MODELS, NORMS, Architecture, Model
 from fedglean.models import convolution as convolutions
 from fedglean.models.convolution import convolution, in_groups
-from fedglean.models.layers import Layers
+from fedglean.models.layers import Layers, plan_of
 from fedglean.models.nets import NetKind
 from fedglean.models.norm import batch
 from fedglean.randomness import key, normal
@@ -552,6 +552,15 @@ def test_two_layers_of_one_name_and_other_shapes_are_refused() -> None:
         match=r"other shapes, \(20, 64\) and \(10, 20\), are called 'dense'; rename one",
     ):
         Architecture("own", (1, 8, 8), 10, kind=NetKind(own, "of one's own"))
+
+
+def test_a_net_that_cannot_take_an_empty_batch_is_planned_on_two_images() -> None:
+    def own(layers: Layers, images: Tensor) -> Tensor:
+        return layers.linear("output", images.reshape(len(images), -1), layers.classes)
+
+    plan = plan_of(own, (1, 8, 8), 10, 1.0)
+    assert plan.output == (plan.images, 10) == (2, 10)
+    assert plan.parameters["output.weight"][0] == (10, 64)
 
 
 def test_an_architecture_without_its_classes_is_refused() -> None:

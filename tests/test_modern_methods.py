@@ -41,8 +41,8 @@ from fedglean.methods.sage import Sage, corrected
 from fedglean.models import Architecture, Model
 from fedglean.randomness import normal
 from fedglean.testing import check_method
-from fedglean.testing.trial import admitted
 from fedglean.tree import Record
+from uploads import admitted
 
 CASES: dict[str, tuple[Method, str]] = {
     "sage": (

@@ -111,6 +111,14 @@ def test_pooled_statistics_are_those_of_all_images_at_once_however_they_are_cut(
     )
 
 
+def test_features_without_positions_are_recorded_as_images_of_one_pixel_are() -> None:
+    x = features("flat", 5, side=1)
+    flat, deep = summed([x[..., 0, 0]]), summed([x])
+    assert float(flat["it.elements"]) == 5
+    for name, value in deep.items():
+        torch.testing.assert_close(flat[name], value)
+
+
 def test_pooled_statistics_follow_the_papers_formula_over_clients() -> None:
     clients = [features("one", 4), 3 + features("two", 8), features("three", 2) * 2]
     counts = [x.numel() // CHANNELS for x in clients]

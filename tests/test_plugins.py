@@ -27,7 +27,7 @@ from fedglean.runs.config import SECTIONS, configure, fingerprint, resolve, to_t
 from fedglean.runs.folder import RunFolder
 from fedglean.schema import write
 from fedglean.testing import check_method
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 
 OWN = '''
 from dataclasses import dataclass

@@ -32,8 +32,8 @@ from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.rounds import Run, play, resume, run
+from fedglean.testing.engines import variant
 from fedglean.testing.faults import chain, drop, duplicate, garbage, not_a_number, poison
-from fedglean.testing.trial import served
 from fedglean.tree import Record
 
 ray = pytest.importorskip("ray", reason="needs fedglean[ray]")
@@ -87,7 +87,7 @@ def small(method: str = "semifl", **options: Any) -> Config:
 
 def there(experiment: Experiment, **changes: Any) -> Experiment:
     """The same on two actors."""
-    return served(
+    return variant(
         experiment, type(experiment.placement.executor), Workers, crew=on_ray.RayCrew, **changes
     )
 
@@ -122,7 +122,7 @@ def test_a_hundred_ragged_clients_give_the_bits_of_here_refusals_included(method
         poison(not_a_number, *every[::7]), poison(garbage, *every[1::7]), duplicate(*every[2::7])
     )
     faults = chain(faults, drop(*every[3::7]))
-    here = everything(served(experiment, type(experiment.placement.executor), deliver=faults))
+    here = everything(variant(experiment, type(experiment.placement.executor), deliver=faults))
     assert (
         len(json.loads(here["lines"][0])["refused"]) > 5
         and json.loads(here["lines"][2])["answered"] > 10

@@ -20,7 +20,9 @@ from fedglean.method import Batch, Declared, Me, Sample
 from fedglean.methods.rscfed import RSCFed
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
-from fedglean.testing.trial import CLIENTS, Watched, play, served, small_experiment
+from fedglean.testing.engines import UploadLog, variant
+from fedglean.testing.play import play
+from fedglean.testing.small_federation import CLIENTS, small_experiment
 from fedglean.tree import Record
 
 METHOD = RSCFed(
@@ -43,7 +45,7 @@ def uploads_of_a_round(method: RSCFed) -> tuple[dict[int, dict[int, Row]], Row]:
     """By exchange and client what the clients uploaded in round 1, and what the global model
     became.
     """
-    watched = served(small_experiment(method, rounds=1), Loop, Watched)
+    watched = variant(small_experiment(method, rounds=1), Loop, UploadLog)
     state = play(watched).state
     asks: dict[int, dict[int, Row]] = {}
     envelopes: list[Envelope] = watched.placement.uploads  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from fedglean.losses import cross_entropy
 from fedglean.method import Apply, Mixture, Predict, Statistics, Stream, Train, Trained, together
 from fedglean.models import Architecture
 from fedglean.optimiser import SGD
-from fedglean.testing.compare import difference
+from fedglean.testing.difference import difference
 
 RECIPE = Recipe((0.5,), (0.25,), flip=False, pad=1)
 SETTING = Setting(RECIPE, torch.float64, images_at_once=64)

@@ -44,8 +44,8 @@ from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round, run
 from fedglean.testing import check_method
 from fedglean.testing.faults import DAMAGES, chain, drop, poison
-from fedglean.testing.trial import admitted
 from fedglean.tree import Tree
+from uploads import admitted
 
 Vector = NDArray[np.float64]
 

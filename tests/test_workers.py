@@ -347,6 +347,14 @@ def test_trees_travel_as_plain_bytes_and_stay_what_they_were() -> None:
     assert len(packed(whole[:10])) < 1000
 
 
+def test_what_cannot_be_sent_to_a_worker_is_named() -> None:
+    def local_net() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"local_net.*top level") as raised:
+        packed({"net": local_net})
+    assert raised.value.__cause__ is not None
+
+
 def test_neither_placement_nor_workers_are_part_of_what_a_result_is_called() -> None:
     assert fingerprint(small(placement="workers", workers=3)) == fingerprint(small())
 

@@ -236,6 +236,8 @@ class Train(Request["Trained"]):
             raise ValueError("Train needs either epochs or steps")
         if self.step is None and (self.loss is None or self.sgd is None):
             raise ValueError("Train needs a loss with sgd, or a step")
+        if self.step is None and not pytree.tree_leaves(self.models):
+            raise ValueError("there is nothing to train: models holds no tensor")
 
     @property
     def length(self) -> int:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedglean.engine.servant import Servant
+from fedglean.errors import ConfigError
 
 
 class Gone(Exception):
@@ -95,7 +96,14 @@ def _tensor(
 
 def packed(value: Any) -> memoryview:
     """What `Connection.send_bytes` sends and `Connection.recv` reads."""
-    content: memoryview = _Plain.dumps(value)
+    try:
+        content: memoryview = _Plain.dumps(value)
+    except Exception as error:  # of several kinds, by what it was and by the version of Python
+        raise ConfigError(
+            f"something cannot be sent to a worker process ({error}); a net, its init and all that "
+            "a method sends must be functions or classes at the top level of their module, or "
+            "tensors, numbers and text"
+        ) from error
     return content
 
 

@@ -114,13 +114,14 @@ class Plan:
     """What a net asked for: shape, draw and fan of each parameter, channels and positions of each
     norm layer.
 
-    `output` is the shape of what it returned.
+    `output` is the shape of what it returned for so many `images`.
     """
 
     parameters: dict[str, tuple[tuple[int, ...], Init, int]] = field(default_factory=dict)
     channels: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     output: tuple[int, ...] = ()
+    images: int = 0
 
     def declare(self, name: str, shape: tuple[int, ...], init: Init, fan_in: int) -> Tensor:
         """Stands in for a model's parameter; two layers of one name share it."""
@@ -130,7 +131,7 @@ class Plan:
                 f"two layers of other shapes, {known} and {shape}, are called '{layer}'; rename one"
             )
         self.parameters[name] = (shape, init, fan_in)
-        return torch.empty(shape, device="cpu")
+        return torch.zeros(shape, device="cpu")
 
     def see(self, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Stands in for a normalisation."""
@@ -140,11 +141,20 @@ class Plan:
 
 
 def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> Plan:
-    """Runs the net on a batch of no image; the meta device would do as well, but loads for a
-    second.
+    """Runs the net on a batch of no image, which costs nothing; on two images if it cannot do so.
+
+    The meta device would do as well, but loads for a second.
     """
+    try:
+        return _planned(net, shape, classes, width, images=0)
+    except RuntimeError:  # such as a reshape that cannot tell the size of nothing
+        return _planned(net, shape, classes, width, images=2)
+
+
+def _planned(net: Net, shape: Sequence[int], classes: int, width: float, images: int) -> Plan:
     plan = Plan()
-    logits: object = net(
-        Layers(classes, width, 0.0, plan.declare, plan.see), torch.empty(0, *shape, device="cpu")
-    )
-    return replace(plan, output=tuple(logits.shape) if isinstance(logits, Tensor) else ())
+    layers = Layers(classes, width, 0.0, plan.declare, plan.see)
+    with torch.no_grad():
+        logits: object = net(layers, torch.zeros(images, *shape, device="cpu"))
+    made = tuple(logits.shape) if isinstance(logits, Tensor) else ()
+    return replace(plan, output=made, images=images)

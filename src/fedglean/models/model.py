@@ -66,7 +66,7 @@ def _check_size(it: "Architecture", smallest: int) -> None:
 
 
 def _check_output(it: "Architecture") -> None:
-    if it.plan.output != (0, it.classes):
+    if it.plan.output != (it.plan.images, it.classes):
         made = " x ".join(["n", *map(str, it.plan.output[1:])]) if it.plan.output else "no tensor"
         raise ConfigError(
             f"the model '{it.name}' returns {made} for n images; expected n x {it.classes}, one "

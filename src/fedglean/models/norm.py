@@ -93,7 +93,7 @@ def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias
     `elements` counts images times positions, which is what a channel's variance is over and what
     Bessel's correction of the pooled one needs.
     """
-    images, elements = x.shape[0], x.shape[0] * x.shape[2] * x.shape[3]
+    images, elements = x.shape[0], x.shape[0] * math.prod(x.shape[2:])
     y, mean, variance = _batch_and_moments(x, weight, bias)
     mean, variance = mean.double(), variance.double()
     sums[f"{name}.mean"] = images * mean

@@ -2,6 +2,6 @@
 survive.
 """
 
-from fedglean.testing.conformance import check_method
+from fedglean.testing.conformance import CheckResult, check_method, parametrize_with_checks
 
-__all__ = ["check_method"]
+__all__ = ["CheckResult", "check_method", "parametrize_with_checks"]

@@ -5,7 +5,7 @@ same way.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -66,43 +66,43 @@ def chain(*faults: Deliver) -> Deliver:
     return deliver
 
 
-def not_a_number(upload: Upload) -> Upload:
-    return _with_first_leaf(upload, lambda leaf: torch.full_like(leaf, math.nan))
+def damaged_leaf(change: Callable[[Tensor], Tensor]) -> Damage:
+    """Only the first leaf of the last name: whoever checks must look at every name."""
+
+    def damage(upload: Upload) -> Upload:
+        *_, name = upload.trees
+        leaves = tree.named(upload.trees[name])
+        first = next(iter(leaves))
+        leaves[first] = change(leaves[first])
+        return _replaced(upload, {name: tree.rebuild(upload.trees[name], leaves)})
+
+    return damage
 
 
-def infinite(upload: Upload) -> Upload:
-    return _with_first_leaf(upload, lambda leaf: torch.full_like(leaf, math.inf))
-
-
-def absurd(upload: Upload) -> Upload:
-    """Finite, but larger than any training makes it."""
-    return _with_first_leaf(upload, lambda leaf: torch.full_like(leaf, 1e30))
-
-
-def wrong_shape(upload: Upload) -> Upload:
-    return _with_first_leaf(upload, lambda leaf: leaf[None])
-
-
-def wrong_dtype(upload: Upload) -> Upload:
-    return _with_first_leaf(upload, lambda leaf: leaf.to(torch.float16))
+not_a_number = damaged_leaf(lambda leaf: torch.full_like(leaf, math.nan))
+infinite = damaged_leaf(lambda leaf: torch.full_like(leaf, math.inf))
+#: Finite, but larger than any training makes it.
+absurd = damaged_leaf(lambda leaf: torch.full_like(leaf, 1e30))
+wrong_shape = damaged_leaf(lambda leaf: leaf[None])
+wrong_dtype = damaged_leaf(lambda leaf: leaf.to(torch.float16))
 
 
 def missing_leaf(upload: Upload) -> Upload:
     name, first = next(iter(upload.trees.items()))
-    leaves = tree.named(first)
-    return _changed(upload, {**upload.trees, name: dict(list(leaves.items())[1:])})
+    leaves = list(tree.named(first).items())
+    return _replaced(upload, {name: dict(leaves[1:])})
 
 
 def unknown_name(upload: Upload) -> Upload:
-    return _changed(upload, {**upload.trees, "unasked": torch.zeros(1)})
+    return _replaced(upload, {"unasked": torch.zeros(1)})
 
 
 def bad_weight(upload: Upload) -> Upload:
-    return Upload(weight=1e9, keep=upload.keep, report=upload.report, **upload.trees)
+    return _replaced(upload, weight=1e9)
 
 
 def negative_weight(upload: Upload) -> Upload:
-    return Upload(weight=-1.0, keep=upload.keep, report=upload.report, **upload.trees)
+    return _replaced(upload, weight=-1.0)
 
 
 def garbage(upload: Upload) -> str:
@@ -128,15 +128,11 @@ def _hit(envelope: Envelope, at: tuple[At, ...]) -> bool:
     return (envelope.round, envelope.client) in at
 
 
-def _changed(upload: Upload, trees: dict[str, Tree]) -> Upload:
-    weight = {name: upload.weight(name) for name in upload.trees}
-    return Upload(weight=weight, keep=upload.keep, report=upload.report, **trees)
-
-
-def _with_first_leaf(upload: Upload, damage: Callable[[Tensor], Tensor]) -> Upload:
-    """Only the first leaf of the last name is damaged: whoever checks must look at every name."""
-    *_, name = upload.trees
-    leaves = tree.named(upload.trees[name])
-    first = next(iter(leaves))
-    leaves[first] = damage(leaves[first])
-    return _changed(upload, {**upload.trees, name: tree.rebuild(upload.trees[name], leaves)})
+def _replaced(
+    upload: Upload, trees: Mapping[str, Tree] | None = None, weight: float | None = None
+) -> Upload:
+    weights: Any = {name: upload.weight(name) for name in upload.trees}
+    if weight is not None:
+        weights = weight
+    changed = {**upload.trees, **(trees or {})}
+    return Upload(weight=weights, keep=upload.keep, report=upload.report, **changed)

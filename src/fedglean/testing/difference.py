@@ -17,24 +17,26 @@ def difference(a: Tree, b: Tree, tolerance: float = 0.0) -> str | None:
     """What differs first, or None. The tolerance is relative to a leaf's largest entry; 0 means bit
     by bit.
     """
-    (shape, ours), (other_shape, theirs) = (
-        tree.encode(tree.map(_as_tensor, side)) for side in (a, b)
-    )
+    shape, ours = tree.encode(tree.map(_as_tensor, a))
+    other_shape, theirs = tree.encode(tree.map(_as_tensor, b))
     if ours.keys() != theirs.keys():
         return f"only one of them has {min(ours.keys() ^ theirs.keys())}"
     if shape != other_shape:
         return "they are built differently"
-    found = (_gap(path, leaf, theirs[path], tolerance) for path, leaf in ours.items())
-    return next((gap for gap in found if gap is not None), None)
+    for path, leaf in ours.items():
+        gap = _gap(leaf, theirs[path], tolerance)
+        if gap is not None:
+            return f"{path} differs {gap}"
+    return None
 
 
-def _gap(path: str, a: Tensor, b: Tensor, tolerance: float) -> str | None:
+def _gap(a: Tensor, b: Tensor, tolerance: float) -> str | None:
     if a.shape != b.shape or a.dtype != b.dtype:
-        return f"{path} differs in shape or dtype"
+        return "in shape or dtype"
     if bool((a.eq(b) | (a.isnan() & b.isnan())).all()):
         return None
     gap, scale = float((a.double() - b.double()).abs().max()), float(a.double().abs().max())
-    return None if gap <= tolerance * max(scale, SMALLEST) else f"{path} differs by {gap:.2g}"
+    return None if gap <= tolerance * max(scale, SMALLEST) else f"by {gap:.2g}"
 
 
 def _as_tensor(leaf: Any) -> Any:

@@ -1,0 +1,64 @@
+"""An experiment's clients as branches of a federation, in this process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+from fedglean.engine.here import Here
+from fedglean.federation.branch import Branch
+from fedglean.federation.local import LocalCarrier
+from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.options import HubOptions
+from fedglean.federation.placement import Branches
+from fedglean.federation.plan import RunPlan
+from fedglean.federation.states import States
+from fedglean.inputs.images import Images
+from fedglean.method import Method
+from fedglean.runs.experiment import Experiment
+from fedglean.testing.play import FinalState, play
+from fedglean.testing.small_federation import with_own_stores
+
+RUN = "0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class BranchWithMethod(Branch):
+    """A branch that has the method itself, which has no name yet under which it could be found."""
+
+    method: Method = None  # type: ignore[assignment]
+
+    def method_of(self, plan: RunPlan) -> Method:
+        return self.method
+
+
+def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
+    """The run with every client behind letters, its images and its state its own."""
+    experiment = with_own_stores(experiment)
+    dataset, method, old = experiment.dataset, experiment.method, experiment.placement
+    federation, use = experiment.federation, experiment.config.use
+    branches = []
+    for number, pair in enumerate(zip(federation.labelled, federation.unlabelled, strict=True)):
+        name, holdings = f"branch {number}", partial(_whatever_the_classes, pair)
+        branches.append(
+            BranchWithMethod(number, name, holdings, folder / str(number), use=use, method=method)
+        )
+    options = HubOptions(images=folder, branches=len(branches), out=folder)
+    shape = dataset.train_images.shape[1:]
+    mailbox = Mailbox(LocalCarrier(branches), options, dataset.classes, shape)
+    mailbox.enrol()
+    values = {each.name: getattr(old, each.name) for each in fields(Here)}
+    plan = RunPlan.of(experiment.config, dataset)
+    placement = Branches(**values, mailbox=mailbox, method=method, plan=plan, run=RUN)
+    final = play(replace(experiment, placement=placement))
+    # The hub knows of the clients' states no more than their versions.
+    kept, net_of = {}, experiment.config.names.net
+    for client, known in final.kept.items():
+        kept[client] = States(folder / str(client), RUN, client).load(known["version"], net_of)
+    return replace(final, kept=kept)
+
+
+def _whatever_the_classes(
+    pair: tuple[Images, Images], classes: Sequence[str]
+) -> tuple[Images, Images]:
+    return pair

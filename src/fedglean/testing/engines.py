@@ -1,0 +1,153 @@
+"""Executors and placements for tests: they note what a method does, and show mistakes that `loop`
+and `here` forgive.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedglean import tree
+from fedglean.engine.batches import Setting, batches
+from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.engine.loop import Loop
+from fedglean.engine.task import Call, Party
+from fedglean.exchange.aggregate import Reply
+from fedglean.exchange.gate import Envelope
+from fedglean.method import Batch, Train, Trained, Upload
+from fedglean.randomness import fold_int
+from fedglean.runs.experiment import Experiment
+from fedglean.testing.difference import difference
+from fedglean.testing.play import through_bytes
+from fedglean.tree import Tree
+
+#: More steps than a test takes: none is recorded.
+NEVER = 10**9
+
+
+def variant(
+    experiment: Experiment,
+    executor: type[Loop] = Loop,
+    placement: type[Here] = Here,
+    often: int = NEVER,
+    **changes: Any,
+) -> Experiment:
+    """The experiment under another executor or placement; a step is recorded once it was taken so
+    often.
+    """
+    old = experiment.placement
+    values = {each.name: getattr(old, each.name) for each in fields(Here)}
+    values["executor"] = executor(replace(old.executor.setting, often=often))
+    return replace(experiment, placement=placement(**values | changes))
+
+
+class RequestLog(Loop):
+    """`loop` that notes all requests, and the trainings that clients ask for."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.requests: list[Any] = []
+        self.trainings: list[Train] = []
+
+    def run(self, parties: Sequence[Party]) -> list[Any]:
+        begin = len(self.requests)
+        results = super().run(parties)
+        self.trainings += [each for each in self.requests[begin:] if isinstance(each, Train)]
+        return results
+
+    def answer(self, calls: Sequence[Call]) -> list[Any]:
+        for call in calls:
+            self.requests += [part.request for part in call.parts()]
+        return super().answer(calls)
+
+
+class Backwards(Loop):
+    """`loop` that serves the clients of a block from the last to the first."""
+
+    def run(self, parties: Sequence[Party]) -> list[Any]:
+        return super().run(parties[::-1])[::-1]
+
+
+class TwoLanes(Loop):
+    """`loop` whose every training step is lifted over two lanes.
+
+    The first lane is the client; the second differs from it in every number: its models, memory and
+    frozen parts are scaled, and it draws other batches. The client's result must not notice.
+    """
+
+    def _train(self, request: Train, key: int) -> Trained:
+        step = vmap(request.stepper())
+        models = _two_lanes(tree.trainable(request.models))
+        memory, frozen = _two_lanes(request.start_memory()), _two_lanes(dict(request.frozen))
+        mine = batches(request, key, self.setting)
+        others = batches(request, fold_int(key, "lane"), self.setting)
+        totals: dict[str, Tensor] = {}
+        for batch, other in zip(mine, others, strict=True):
+            both: Batch = tree.map(_side_by_side, batch, other)
+            models, memory, metrics = step(models, memory, both, frozen)
+            for name, value in metrics.items():
+                totals[name] = value[0].double() + totals.get(name, 0.0)
+        means = {name: float(total) / request.length for name, total in totals.items()}
+        return Trained(_first_lane(models), _first_lane(memory), request.length, means)
+
+
+def _two_lanes(lane: Tree) -> Tree:
+    return tree.map(_side_by_side, lane, lane)
+
+
+def _side_by_side(leaf: Tensor, other: Tensor) -> Tensor:
+    return torch.stack([leaf, other * 1.01 if other.is_floating_point() else other])
+
+
+def _first_lane(lanes: Tree) -> Tree:
+    return tree.map(lambda leaf: leaf[0].clone(), lanes)
+
+
+@dataclass(frozen=True)
+class UploadLog(Here):
+    """`here` that notes the uploads and sees to it that nothing lent to a client was written
+    into.
+    """
+
+    uploads: list[Envelope] = field(default_factory=list)
+
+    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+        ask, round = exchange.ask, exchange.round
+        states = {str(client): state for client, state in kept.states.items()}
+        each = {str(client): dict(own) for client, own in ask.each.items()}
+        message = {"message": dict(ask.message), "each": each}
+        states_before, message_before = through_bytes(states), through_bytes(message)
+        answer = Here.exchange(replace(self, deliver=self._note), exchange, kept)
+        assert difference(states_before, states) is None, (
+            f"round {round}: a client wrote into me.state in place; pass keep= to Upload"
+        )
+        assert difference(message_before, message) is None, (
+            f"round {round}: a client wrote into its message, which all clients share"
+        )
+        return answer
+
+    def _note(self, envelope: Envelope) -> list[Envelope]:
+        self.uploads.append(envelope)
+        return [envelope]
+
+
+@dataclass(frozen=True)
+class AsBytes(Here):
+    """`here` whose messages and uploads are sent as bytes, as they would be to another machine."""
+
+    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+        ask = exchange.ask
+        each = {client: through_bytes(dict(own)) for client, own in ask.each.items()}
+        sent = replace(ask, message=through_bytes(dict(ask.message)), each=each)
+        place = replace(self, deliver=_upload_through_bytes)
+        return Here.exchange(place, replace(exchange, ask=sent), kept)
+
+
+def _upload_through_bytes(envelope: Envelope) -> list[Envelope]:
+    old = envelope.upload
+    weight = {name: through_bytes(old.weight(name)) for name in old.trees}
+    upload = Upload(weight=weight, keep=old.keep, report=old.report, **through_bytes(old.trees))
+    return [replace(envelope, upload=upload)]
