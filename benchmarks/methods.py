@@ -55,13 +55,13 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import stdtrit
 
-from fedglean import Config, FedgleanError, Result, configure
+from fedglean import Config, FedgleanError, Runs, configure
 from fedglean.cli.options import assignment
 from fedglean.methods import METHODS
 from fedglean.report.terminal import duration
 from fedglean.runs.config import fingerprint
 from fedglean.runs.kinds import Kind, kind_of
-from fedglean.runs.seeds import resume_seeds, run_seeds
+from fedglean.runs.seeds import resume_seeds, train_seeds
 from fedglean.sealed import write_whole
 
 #: Floors and ceilings are measured by nothing else.
@@ -297,18 +297,18 @@ def trained(
             group = resume_seeds(folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)  # stopped before its first round
-            group = run_seeds(config, seeds, folder)
+            group = train_seeds(config, seeds, folder)
     except FedgleanError as error:
         return {"error": str(error)}
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    found = facts_of(group.results)
+    found = facts_of(group)
     write_whole(kept, json.dumps(found).encode())
     return found
 
 
-def facts_of(results: list[Result]) -> dict[str, Any]:
+def facts_of(results: Runs) -> dict[str, Any]:
     """Accuracies in per cent, a number a seed; bytes and seconds are of all seeds together."""
 
     def by_seed(values: Iterable[float]) -> list[float]:
@@ -336,7 +336,7 @@ def facts_of(results: list[Result]) -> dict[str, Any]:
     }
 
 
-def late_means(results: list[Result], part: str) -> dict[str, list[float]]:
+def late_means(results: Runs, part: str) -> dict[str, list[float]]:
     """The numbers that the last lines of a history have under `part`, a mean a seed."""
     lines = [
         [line[part] for line in result.history if line.get(part)][-TESTS:] for result in results

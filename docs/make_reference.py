@@ -97,6 +97,7 @@ FILES = {
         "the final predictors of a finished run; `fedglean predict` and `fedglean export` read it"
     ),
     "curves.png": "accuracy by round",
+    "tensorboard": "event files, where `--track` asked for them; so `mlflow.db` and `wandb`",
     "report.html": "where `fedglean report` was asked for it",
     "seeds.json": (
         "in the folder of several seeds: which they are; each has a run folder `seed-N` of its own"
@@ -481,9 +482,8 @@ def _class(name: str, thing: Any) -> str:
         elif isinstance(each, ast.FunctionDef) and (
             each.name == "__init__" or not each.name.startswith("_")
         ):
-            is_property = any(
-                isinstance(mark, ast.Name) and mark.id == "property" for mark in each.decorator_list
-            )
+            marks = {mark.id for mark in each.decorator_list if isinstance(mark, ast.Name)}
+            is_property = bool(marks & {"property", "cached_property"})
             shown = (
                 f"{each.name}: {ast.unparse(each.returns)}"
                 if is_property and each.returns

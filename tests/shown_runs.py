@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from fedglean import cli
 from fedglean.runs.config import Config, configure
 from fedglean.runs.rounds import run
-from fedglean.runs.seeds import SeedsResult, run_seeds
+from fedglean.runs.run import Runs
+from fedglean.runs.seeds import train_seeds
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 
@@ -37,8 +38,8 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         self.all = folder
-        self.semifl: SeedsResult = run_seeds(config(), 2, folder / "semifl")
-        self.alone: SeedsResult = run_seeds(config("hub-only"), 2, folder / "hub-only")
+        self.semifl: Runs = train_seeds(config(), 2, folder / "semifl")
+        self.alone: Runs = train_seeds(config("hub-only"), 2, folder / "hub-only")
 
 
 def hostile_runs(folder: Path) -> Path:

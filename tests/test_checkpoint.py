@@ -20,8 +20,8 @@ from fedglean.models import Architecture
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.result import Result
 from fedglean.runs.rounds import resume, run
+from fedglean.runs.run import Run
 from fedglean.sealed import pack, unpack, write_whole
 from fedglean.tree import Record
 
@@ -56,7 +56,7 @@ def config(**other: Any) -> Config:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, run(config(), folder)
 
@@ -98,7 +98,7 @@ def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def tensors(result: Result) -> dict[str, Tensor]:
+def tensors(result: Run) -> dict[str, Tensor]:
     return tree.named(dict(result.predictors))
 
 
@@ -106,7 +106,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def assert_same_result(one: Result, other: Result) -> None:
+def assert_same_result(one: Run, other: Run) -> None:
     assert timeless(one.history) == timeless(other.history)
     assert same(tensors(one), tensors(other))
 
@@ -313,7 +313,7 @@ def test_a_flipped_byte_in_the_final_model_is_noticed(
     content[int(share * len(content))] ^= 0x15
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(StorageError, match=r"model.safetensors is damaged"):
-        RunFolder(folder).predictors()
+        RunFolder(folder).model()
 
 
 def test_a_truncated_history_is_noticed(halfway: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def call(*words: str | Path) -> Result:
 
 
 def failing(error: BaseException) -> Any:
-    def train(*_: Any) -> None:
+    def train(*_: Any, **__: Any) -> None:
         raise error
 
     return train

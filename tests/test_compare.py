@@ -3,9 +3,8 @@ is stopped.
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,28 @@ import pytest
 import torch
 from rich.console import Console
 from scipy.stats import binomtest
+from torch import Tensor
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
-from fedglean import cli
+from fedglean import cli, compare
 from fedglean.cli import compare as commands
 from fedglean.cli.compare import _named, _table
 from fedglean.data.sources import load
 from fedglean.data.split_file import load_split
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.methods.semifl import SemiFL
-from fedglean.report.costs import cost_drawing
-from fedglean.report.examine import Examiner
+from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
-from fedglean.report.page import told as page_of
-from fedglean.report.story import did_it_help
-from fedglean.runs.compare import Comparison, carried_out, compare, planned, resume_comparison
-from fedglean.runs.config import Config, configure
-from fedglean.runs.verdict import Difference, Help, answer, difference, judged, over_images, right
+from fedglean.report.page import page_data as page_of
+from fedglean.report.plots import costs_figure
+from fedglean.report.story import help_section
+from fedglean.report.tracker import Lines, Trackers
+from fedglean.runs.compare import Comparison, carry_out
+from fedglean.runs.config import configure
+from fedglean.runs.plan import make_plan, read_record
+from fedglean.runs.run import Run
+from fedglean.runs.verdict import Difference, Help, answer, difference, judgement, over_images
 
 SMALL: dict[str, Any] = {
     "data": "digits",
@@ -96,7 +99,7 @@ def test_labels_alone_are_added_and_references_know_more_but_are_never_the_best(
 
 def test_labels_alone_are_added_without_the_dropout_that_they_would_not_use() -> None:
     own = {"fed-shvr": {"perturb": "dropout", "dropout": 0.5}}
-    shvr, alone = (entry.config.model for entry in planned(own, 1, {}).entries)
+    shvr, alone = (entry.config.model for entry in make_plan(own, 1, {}).entries)
     assert (shvr.dropout, alone.dropout) == (0.5, 0.0) and shvr.name == alone.name == "mlp"
 
 
@@ -128,7 +131,7 @@ def test_the_numbers_written_down_are_those_of_the_runs(done: Comparison) -> Non
 
 
 def test_the_picture_has_a_panel_for_rounds_bytes_and_seconds(done: Comparison) -> None:
-    panels = cost_drawing(done.results, "title", ["hub-all"]).axes
+    panels = costs_figure(done.results, "title", ["hub-all"]).axes
     assert [panel.get_xlabel() for panel in panels] == [
         "rounds",
         "MB per seed, down and up",
@@ -147,23 +150,21 @@ def test_a_stopped_comparison_goes_on_and_keeps_what_was_finished(
     plan = replace(done.plan, entries=done.plan.entries[:2])
     played: list[tuple[str, int]] = []
 
-    def shown(stop: bool) -> Any:
-        @contextmanager
-        def show(label: str, config: Config, seeds: int) -> Iterator[Any]:
-            def on_rounds(lines: list[dict[str, Any]]) -> None:
-                played.append((label, lines[0]["round"]))
-                if stop and label == "eager":
-                    raise KeyboardInterrupt
+    def trackers(stop: bool) -> Trackers:
+        def on_round(lines: Lines) -> None:
+            played.append((trackers.label, lines[0]["round"]))
+            if stop and trackers.label == "eager":
+                raise KeyboardInterrupt
 
-            yield on_rounds
-
-        return show
+        trackers = Trackers(on_round=on_round)
+        return trackers
 
     with pytest.raises(KeyboardInterrupt):
-        carried_out(plan, tmp_path / "cut", shown(stop=True))
+        carry_out(plan, tmp_path / "cut", partial(trackers, stop=True))
     assert played[-1] == ("eager", 1)
     played.clear()
-    found = resume_comparison(tmp_path / "cut", shown(stop=False))
+    going_on = read_record(tmp_path / "cut").plan()
+    found = carry_out(going_on, tmp_path / "cut", partial(trackers, stop=False))
     assert {label for label, _ in played} == {"eager"} and played[0][1] == 2
     assert done.folder is not None
     for name in ("semifl", "eager"):
@@ -171,7 +172,7 @@ def test_a_stopped_comparison_goes_on_and_keeps_what_was_finished(
             assert told(tmp_path / "cut" / name / seed) == told(done.folder / name / seed)
     assert found.answer.startswith("Did the unlabelled clients help? No answer")
     with pytest.raises(StorageError, match="holds another comparison"):
-        carried_out(done.plan, tmp_path / "cut")
+        carry_out(done.plan, tmp_path / "cut")
 
 
 def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_method_that_breaks_down_leaves_the_others_their_numbers(tmp_path: Pat
     assert again.exit_code == RoundError.exit_code and "deaf did not finish" in again.output
     groups = {
         group["label"]: group["failed"]
-        for group in page_of(gather([tmp_path / "one"]), Examiner())["groups"]
+        for group in page_of(gather([tmp_path / "one"]), ModelReport())["groups"]
     }
     assert groups == {"deaf": found.failed["deaf"], "hub-only": None}
 
@@ -196,10 +197,10 @@ from fedglean.methods.semifl import SemiFL
 
 @dataclass(frozen=True)
 class Broken(SemiFL):
-    def round(self, hub, state):
+    async def round(self, hub, state):
         if hub.round == 2:
             raise ValueError("no such thing")
-        return (yield from super().round(hub, state))
+        return await super().round(hub, state)
 
 METHODS = {"broken": Broken}
 """
@@ -224,9 +225,9 @@ def test_few_images_apart_are_no_evidence_and_none_apart_no_certainty() -> None:
         return over_images(wrong / 360, one, one.clone().index_fill_(0, torch.arange(wrong), 0.0))
 
     # The exact sign test: 2 * 0.5**5 is above 0.05, 2 * 0.5**6 is below.
-    assert [judged(each.low, each.high) for each in map(against, (5, 6))] == [
-        judged(-0.1, 0.1),
-        judged(0.1, 0.2),
+    assert [judgement(each.low, each.high) for each in map(against, (5, 6))] == [
+        judgement(-0.1, 0.1),
+        judgement(0.1, 0.2),
     ]
     assert against(0).low == -against(0).high < 0
 
@@ -266,7 +267,7 @@ def test_what_cannot_be_compared_is_refused_before_any_work(
     named: dict[str, Any], options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        planned(named, 2, options)
+        make_plan(named, 2, options)
 
 
 def test_a_name_given_twice_is_refused_from_python_too() -> None:
@@ -307,7 +308,7 @@ def test_a_class_in_place_of_a_methods_name_is_told_where_it_goes() -> None:
 
 
 def test_what_people_call_a_method_is_known() -> None:
-    plan = planned({"semifl": {}, "labels-only": {}, "fixmatch-hub": {}}, 1, {})
+    plan = make_plan({"semifl": {}, "labels-only": {}, "fixmatch-hub": {}}, 1, {})
     assert [each.config.method for each in plan.entries] == ["semifl", "hub-only", "fixmatch"]
 
 
@@ -326,7 +327,7 @@ def test_another_net_or_other_rounds_are_no_answer_to_whether_clients_helped(
         f"whether {name} gained cannot be said" in note
         for name, note in zip(("long", "net"), notes, strict=True)
     )
-    page = page_of(gather([tmp_path / "c"]), Examiner())
+    page = page_of(gather([tmp_path / "c"]), ModelReport())
     assert [each["label"] for each in page["help"]["answers"]] == ["semifl"]
     assert page["against"] == {
         row.label: row.against_best and asdict(row.against_best) for row in found.rows
@@ -347,7 +348,7 @@ def test_an_answer_tells_floors_and_intervals_apart_where_they_differ() -> None:
 
 
 def test_the_first_method_decides_what_the_user_left_open_and_the_plan_says_so() -> None:
-    plan = planned(
+    plan = make_plan(
         {"fed-shvr": {}, "fedmatch": {}, "long": {"method": "fed-mt", "rounds": 30}},
         1,
         {"rounds": None},
@@ -365,7 +366,7 @@ def test_the_first_method_decides_what_the_user_left_open_and_the_plan_says_so()
         in plan.notes
     )
     assert "rounds is 25 for all, as for fed-shvr (fedmatch would have 40)" in plan.notes
-    given = planned({"fed-shvr": {}, "fedmatch": {}}, 1, {"rounds": 3})
+    given = make_plan({"fed-shvr": {}, "fedmatch": {}}, 1, {"rounds": 3})
     assert not any(note.startswith("rounds") for note in given.notes)
 
 
@@ -390,7 +391,7 @@ def test_labels_at_the_hub_and_at_clients_both_count_as_a_floor(tmp_path: Path) 
     assert [row.label for row in found.rows] == ["fedavg-fixmatch", "hub-only", "fedavg"]
     ends = {row.label: row.last.mean for row in found.rows}
     assert found.helped[0].floor == max(("hub-only", "fedavg"), key=lambda label: ends[label])
-    assert [entry.label for entry in planned({"fedavg": {}}, 1, own).entries] == [
+    assert [entry.label for entry in make_plan({"fedavg": {}}, 1, own).entries] == [
         "fedavg",
         "hub-only",
     ]
@@ -447,7 +448,7 @@ def test_only_what_is_trained_at_one_site_sends_nothing(references: Comparison) 
     assert sent["fixmatch"] == "-" and all(
         "MB" in sent[label] for label in ("fedprox", "fedavg-all", "fedavg")
     )
-    groups = page_of(gather([references.folder or Path()]), Examiner())["groups"]
+    groups = page_of(gather([references.folder or Path()]), ModelReport())["groups"]
     assert [group["label"] for group in groups if not group["federated"]] == ["fixmatch"]
 
 
@@ -455,7 +456,7 @@ def test_the_pages_command_repeats_a_reference_that_was_given_anothers_split(
     references: Comparison, tmp_path: Path
 ) -> None:
     assert references.folder is not None
-    groups = page_of(gather([references.folder]), Examiner())["groups"]
+    groups = page_of(gather([references.folder]), ModelReport())["groups"]
     commands = {group["label"]: group["command"] for group in groups}
     assert commands["fedprox"].endswith("--seeds 2") and "--split-file" not in commands["fedprox"]
     for label in ("fixmatch", "fedavg-all"):
@@ -468,21 +469,27 @@ def test_the_pages_command_repeats_a_reference_that_was_given_anothers_split(
 
 def test_shares_of_clients_that_differ_are_told() -> None:
     options = {**SMALL, "labels": "each:6", "epochs": None}
-    notes = planned({"fedprox": {}, "fedavg": {}}, 2, options).notes
+    notes = make_plan({"fedprox": {}, "fedavg": {}}, 2, options).notes
     assert any("(fedprox 0.4, fedavg 1)" in note for note in notes)
     assert not any(
         "share" in note
-        for note in planned({"fedprox": {"active": 1.0}, "fedavg": {}}, 2, options).notes
+        for note in make_plan({"fedprox": {"active": 1.0}, "fedavg": {}}, 2, options).notes
     )
 
 
 def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:
     dataset = load("digits")
-    mine, its = done.results["semifl"][:1], done.results["hub-all"][:1]
-    hits, others = right(mine[0], dataset), right(its[0], dataset)
-    assert float(hits.mean()) == pytest.approx(mine[0].last.accuracy)
-    gap = difference(mine, its, dataset)
-    assert gap.mean == pytest.approx(mine[0].last.accuracy - its[0].last.accuracy)
+    mean, std = (torch.tensor(each)[:, None, None] for each in (dataset.mean, dataset.std))
+    mine, its = done.results["semifl"][0], done.results["hub-all"][0]
+
+    def right(run: Run) -> Tensor:
+        guess = run.predictors["model"].evaluate((dataset.test_images / 255 - mean) / std)
+        return (guess.argmax(-1) == dataset.test_labels).double()
+
+    hits, others = right(mine), right(its)
+    assert float(hits.mean()) == pytest.approx(mine.last.accuracy)
+    gap = difference([(mine, its)], right)
+    assert gap.mean == pytest.approx(mine.last.accuracy - its.last.accuracy)
     better, worse = int((hits > others).sum()), int((hits < others).sum())
     share = binomtest(better, better + worse).proportion_ci(0.95, "exact")
     ends = [(2 * end - 1) * (better + worse) / len(hits) for end in (share.low, share.high)]
@@ -493,7 +500,7 @@ def test_a_single_seed_is_judged_by_its_test_images(done: Comparison) -> None:
 def test_the_page_answers_as_the_comparison_does(done: Comparison, tmp_path: Path) -> None:
     for found in (done, compare(["semifl"], 1, out=tmp_path / "one", labels="hub:20", **SMALL)):
         assert found.folder is not None and found.helped
-        answers = did_it_help(gather([found.folder]), Examiner())["answers"]
+        answers = help_section(gather([found.folder]), ModelReport())["answers"]
         asked = [asdict(help) | {"verdict": help.answer.capitalize()} for help in found.helped]
         assert [{name: each[name] for name in asked[0]} for each in answers] == asked
         assert all(
@@ -502,8 +509,8 @@ def test_the_page_answers_as_the_comparison_does(done: Comparison, tmp_path: Pat
 
 
 def test_seeds_are_judged_by_students_interval(done: Comparison) -> None:
-    gap = difference(done.results["semifl"], done.results["hub-all"], load("digits"))
-    pairs = zip(done.results["semifl"], done.results["hub-all"], strict=True)
+    pairs = list(zip(done.results["semifl"], done.results["hub-all"], strict=True))
+    gap = difference(pairs, lambda run: None)
     gaps = torch.tensor([a.last.accuracy - b.last.accuracy for a, b in pairs], dtype=torch.float64)
     assert gap.mean == pytest.approx(float(gaps.mean()))
     assert gap.high - gap.mean == pytest.approx(12.7062 * float(gaps.std()) / 2**0.5, rel=1e-4)
@@ -539,7 +546,7 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(done: Comparison, wi
 
 
 def test_what_the_first_method_has_in_its_own_name_is_not_the_others() -> None:
-    plan = planned(
+    plan = make_plan(
         {"semifl": {"rounds": 3, "model": "cnn"}, "fedavg-fixmatch-hub": {}},
         1,
         {"rounds": 2, "model": "mlp"},
@@ -549,7 +556,7 @@ def test_what_the_first_method_has_in_its_own_name_is_not_the_others() -> None:
 
 
 def test_data_that_the_first_method_decides_for_all_are_told() -> None:
-    plan = planned({"semifl": {}, "cell": {"preset": "semifl/cifar10-250-iid"}}, 1, {"rounds": 1})
+    plan = make_plan({"semifl": {}, "cell": {"preset": "semifl/cifar10-250-iid"}}, 1, {"rounds": 1})
     assert "data is digits for all, as for semifl (cell would have cifar10)" in plan.notes
 
 
@@ -561,7 +568,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(
         (folder / "compare.json").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "carried_out", stopped)
+    monkeypatch.setattr(commands, "carry_out", stopped)
     result = call("compare", "semifl", "--out", tmp_path / "both")
     assert (result.exit_code, result.stderr) == (
         130,
@@ -571,14 +578,15 @@ def test_an_interrupted_comparison_says_how_to_go_on(
 
 def test_settings_of_one_method_follow_a_colon() -> None:
     assert _named(
-        ["semifl:threshold=0.8,mixup=false", "heterofl:widths=1,0.5,rate=0.1", "hassle/cifar10-10"]
+        ["semifl:threshold=0.8,mixup=false", "heterofl:widths=1,0.5,rate=0.1", "hassle/cifar10-10"],
+        None,
     ) == {
         "semifl:threshold=0.8,mixup=false": {"method": "semifl", "threshold": 0.8, "mixup": False},
         "heterofl:widths=1,0.5,rate=0.1": {"method": "heterofl", "widths": "1,0.5", "rate": 0.1},
         "hassle/cifar10-10": {"preset": "hassle/cifar10-10"},
     }
     with pytest.raises(ConfigError, match="named twice"):
-        _named(["semifl", "semifl"])
+        _named(["semifl", "semifl"], None)
 
 
 def test_the_command_says_it_all_and_goes_on_when_given_again(
@@ -626,5 +634,5 @@ def test_the_command_says_it_all_and_goes_on_when_given_again(
 
 
 def test_rounds_are_counted_in_whole_numbers(done: Comparison) -> None:
-    panel = cost_drawing(done.results).axes[0]
+    panel = costs_figure(done.results).axes[0]
     assert all(float(tick).is_integer() for tick in panel.get_xticks())

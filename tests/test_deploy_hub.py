@@ -33,15 +33,15 @@ from fedglean.federation.hub import federate, serve
 from fedglean.federation.letters import Declaration, Question, read, write
 from fedglean.federation.options import HubOptions
 from fedglean.method import Mixture
-from fedglean.report.examine import Examiner
+from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
 from fedglean.report.hub_table import row_of
-from fedglean.report.page import told
+from fedglean.report.page import page_data
 from fedglean.runs.config import Config, configure, to_toml
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.predict import predict
-from fedglean.runs.result import Result
 from fedglean.runs.rounds import run
+from fedglean.runs.run import Run
 from fedglean.sealed import write_whole
 from fedglean.testing.difference import difference
 from flower_grid import LocalGrid
@@ -107,7 +107,7 @@ def federated(
     plan: Plan,
     tell: Callable[[str], object] = print,
     on_row: Callable[[list[str]], object] = print,
-) -> Result:
+) -> Run:
     """What the hub of that plan comes to on a grid of Flower's."""
 
     def on_round(line: Any, asked: int) -> None:
@@ -116,7 +116,7 @@ def federated(
     return federate(FlowerCarrier(grid, 0.01), plan.config, plan.options, tell, on_round)
 
 
-def models(result: Result) -> dict[str, Any]:
+def models(result: Run) -> dict[str, Any]:
     return {
         name: list(each.models) if isinstance(each, Mixture) else each
         for name, each in result.predictors.items()
@@ -244,12 +244,12 @@ def test_a_page_names_a_floor_that_needs_no_branches(root: Path, tmp_path: Path)
     north = branches(root, tmp_path)[:1]
     south = replace(north[0], number=1, name="south")
     federated(LocalGrid([*north, south]), plan)
-    start, _ = told(gather([out]), Examiner())["help"]["how"][-2:]
-    arguments = shlex.split(start.replace(" --out ", f" --out {tmp_path}/"))
+    start, _ = page_data(gather([out]), ModelReport())["help"]["how"][-2:]
+    arguments = shlex.split(start)
     assert "--branches 0" in start and "--keys" not in start and "--insecure" not in start
     assert CliRunner().invoke(app, arguments[1:]).exit_code == 0
     floor = arguments[arguments.index("--out") + 1]
-    (answer,) = told(gather([out, Path(floor)]), Examiner())["help"]["answers"]
+    (answer,) = page_data(gather([out, Path(floor)]), ModelReport())["help"]["answers"]
     assert answer["floor"] == "hub-only"
 
 
@@ -584,7 +584,7 @@ def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(
         (out / "flower").mkdir()
         options.save()
 
-    data = told(gather(outs), Examiner())
+    data = page_data(gather(outs), ModelReport())
     first = data["groups"][0]
     assert first["exam"]["tested"] == 40 and len(first["exam"]["confusion"]) == 10
     unlabelled = first["holders"]["unlabelled"]
@@ -599,10 +599,9 @@ def test_a_federations_page_reads_the_hubs_images_and_names_commands_of_deploy(
         "--gathering 5"
     )
     hub += f" --keys {tmp_path / 'keys'} --admit 0={tmp_path / 'a.pub'}"
-    assert first[
-        "command"
-    ] == f"fedglean deploy hub --config {outs[0] / 'config.toml'} " + hub.format("run-again")
-    start, report = told(gather(outs[:1]), Examiner())["help"]["how"][-2:]
+    again = hub.format(outs[0].parent / "run-again")
+    assert first["command"] == f"fedglean deploy hub --config {outs[0] / 'config.toml'} {again}"
+    start, report = page_data(gather(outs[:1]), ModelReport())["help"]["how"][-2:]
     assert (
         start.startswith("fedglean deploy hub ")
         and "--data" not in start

@@ -294,7 +294,7 @@ def _check_same_as_a_simulation(
     if deliver is not None:
         experiment = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
     result = play([Run.new(experiment, None)], lambda lines: None)[0]
-    predictors, _ = RunFolder(folder / "first-run").predictors()
+    predictors = RunFolder(folder / "first-run").model().predictors
     found = difference(dict(result.predictors), predictors, 1e-10)
     assert found is None, found
 

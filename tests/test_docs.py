@@ -137,14 +137,9 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """As TINY does for commands."""
-    run, run_seeds = fedglean.run, fedglean.run_seeds
+    run = fedglean.run
     monkeypatch.setattr(
         fedglean, "run", lambda *given, **options: run(*given, **options | {"rounds": 2})
-    )
-    monkeypatch.setattr(
-        fedglean,
-        "run_seeds",
-        lambda *given, **options: run_seeds(*given, **options | {"rounds": 2}),
     )
 
 
@@ -263,7 +258,7 @@ def test_the_reference_is_what_the_code_says_now() -> None:
 def test_every_file_and_every_key_that_runs_write_is_in_the_reference(tmp_path: Path) -> None:
     known = reference()
     fedglean.run("semifl", rounds=2, epochs=1, threshold=0.0, out=tmp_path / "one")
-    fedglean.run_seeds("fedavg", 2, rounds=1, epochs=1, out=tmp_path / "two")
+    fedglean.run("fedavg", 2, rounds=1, epochs=1, out=tmp_path / "two")
     files = {each.name for folder in ("one", "two") for each in (tmp_path / folder).iterdir()}
     assert {name for name in files if not name.startswith("seed-")} <= set(known.FILES)
     lines = [

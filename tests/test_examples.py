@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fedglean import cli
-from fedglean.runs.result import Result
+from fedglean.runs.run import Runs
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, TUTORIAL = ROOT / "examples", ROOT / "docs/tutorial-method.md"
@@ -118,5 +118,5 @@ def test_the_notebook_reads_results(capsys: pytest.CaptureFixture[str]) -> None:
     )  # nobody may be confident yet
     plt.close(figure)
     last = results["semifl"]
-    assert isinstance(last, Result)
+    assert isinstance(last, Runs)
     assert f"accuracy {last.last.accuracy:.1%}" in printed

@@ -21,8 +21,8 @@ from fedglean.cli import app
 from fedglean.errors import ConfigError, StorageError
 from fedglean.export import (
     Classifier,
-    Trained,
     check,
+    classifier_of,
     load_classifier,
     need_onnx,
     read_run,
@@ -32,6 +32,7 @@ from fedglean.export import (
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
 from fedglean.randomness import key, uniform
+from fedglean.runs.trained import TrainedModel
 
 with_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
@@ -63,8 +64,8 @@ def drawn(name: str, norm: str, width: float = 1.0) -> Model:
     return Model(model.architecture, model.parameters, statistics)
 
 
-def trained(predictor: Model | Mixture) -> Trained:
-    return Trained("model", predictor, tuple("abcde"), MEAN, STD)
+def trained(predictor: Model | Mixture) -> TrainedModel:
+    return TrainedModel({"model": predictor}, tuple("abcde"), MEAN, STD)
 
 
 def pixels(count: int) -> Tensor:
@@ -152,7 +153,9 @@ def test_what_answers_otherwise_does_not_pass() -> None:
         for name, value in other.parameters.items()
     }
     found = check(
-        trained(Model(other.architecture, bent, other.statistics)).classifier(), original, pixels(9)
+        classifier_of(trained(Model(other.architecture, bent, other.statistics))),
+        original,
+        pixels(9),
     )
     assert not found.passed and found.agreement < 1
 
@@ -161,11 +164,9 @@ def test_a_model_whose_answers_depend_on_the_batch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = Architecture("cnn", (3, 16, 16), 5).initial(7)
-    notes = {"classes": list("abcde"), "mean": [0.4] * 3, "std": [0.2] * 3}
+    model = TrainedModel({"model": bare}, tuple("abcde"), (0.4,) * 3, (0.2,) * 3)
     (tmp_path / "config.toml").write_text('method = "semifl"\n')
-    monkeypatch.setattr(
-        "fedglean.runs.folder.RunFolder.predictors", lambda _: ({"model": bare}, notes)
-    )
+    monkeypatch.setattr("fedglean.runs.folder.RunFolder.model", lambda _: model)
     with pytest.raises(
         StorageError, match="has no batch-norm statistics, so it cannot be exported"
     ):
@@ -189,7 +190,7 @@ def test_the_module_refuses_what_it_was_not_made_for(images: Tensor) -> None:
     with pytest.raises(
         ValueError, match="images must be uint8 from 0 to 255, n x 3 x 16 x 16; these are"
     ):
-        trained(drawn("wrn-28-2", "static")).classifier()(images)
+        classifier_of(trained(drawn("wrn-28-2", "static")))(images)
 
 
 def test_a_missing_package_is_named_with_the_command_that_brings_it(
@@ -228,7 +229,7 @@ def test_the_command_writes_both_files_and_compares_them_on_the_test_images(
     images = pixels(3)[:, :1, :8, :8].contiguous()
     ours, theirs = (
         load_classifier(tmp_path / "m.safetensors")(images),
-        read_run(hassle).judge(images),
+        read_run(hassle).predict(images).probabilities,
     )
     torch.testing.assert_close(ours, theirs, check_dtype=False)
 
@@ -247,7 +248,7 @@ def test_a_predictor_is_chosen_by_name(hassle: Path, tmp_path: Path) -> None:
 def test_a_file_that_answers_otherwise_is_removed_and_the_command_fails(
     hassle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bent(trained: Trained, path: Path) -> Any:
+    def bent(trained: TrainedModel, path: Path) -> Any:
         answer = save_state_dict(trained, path)
         return lambda images: answer(255 - images)
 

@@ -17,21 +17,20 @@ from fedglean.data.sources import load
 from fedglean.errors import ConfigError, StorageError
 from fedglean.method import Predict
 from fedglean.methods.fed_shvr import FedSHVR
+from fedglean.report.plots import ACCURACY, accuracy_of
 from fedglean.runs.config import SplitConfig, configure, fingerprint
 from fedglean.runs.experiment import divide_up, prepare
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.result import Result
+from fedglean.runs.run import Run, Runs
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import hassle_figures, semifl_figures, shvr_figures
 from fedglean_papers.reproduce.figures import FIGURES
 from fedglean_papers.reproduce.loss_surface import direction, objective_of, summary, surface
 from fedglean_papers.reproduce.panels import (
-    ACCURACY,
     Line,
     Panel,
     Trace,
-    accuracy,
     by_round,
     drawing,
     line_of,
@@ -400,15 +399,14 @@ def test_rows_of_a_table_tell_last_and_best_apart() -> None:
 def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
     runs = [[0.1, 0.5, 0.2], [0.4, 0.2, 0.3]]
     results = [
-        Result(
+        Run(
             configure("semifl"),
             [{"round": place + 1, "accuracy": {"model": y}} for place, y in enumerate(run)],
-            {},
-            (),
         )
         for run in runs
     ]
-    line = by_round("a", results, Trace(Training("semifl/table5-full-iid"), accuracy()))
+    trace = Trace(Training("semifl/table5-full-iid"), accuracy_of())
+    line = by_round("a", Runs(results[0].config, results), trace)
     assert line.best == [pytest.approx(45.0)] and max(line.mean) == pytest.approx(35.0)
 
 

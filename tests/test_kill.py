@@ -222,7 +222,7 @@ def test_nothing_of_a_killed_process_is_left_over(semifl: Runs, tmp_path: Path) 
     to_the_end(semifl.config, tmp_path)
     names = {file.relative_to(tmp_path) for file in tmp_path.rglob("*")}
     assert names == {file.relative_to(semifl.whole) for file in semifl.whole.rglob("*")}
-    assert RunFolder(tmp_path).predictors()
+    assert RunFolder(tmp_path).model()
 
 
 @pytest.mark.parametrize("placement", ["here", "workers"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedglean import Result, configure, run, train
+from fedglean import Runs, run
 from fedglean.runs.config import Config
 
 SEEDS = (0, 1, 2)
@@ -19,11 +19,11 @@ FIVE_POINTS = 0.05
 
 
 @cache
-def by_default(method: str, seed: int) -> Result:
+def by_default(method: str, seed: int) -> Runs:
     return run(method, data="digits", seed=seed, executor="stack")
 
 
-def averaged(config: Config, **settings: Any) -> Result:
+def averaged(config: Config, **settings: Any) -> Runs:
     """FedAvg with the split, the model, the rounds and the seed of another run; the rest is in
     `settings`.
     """
@@ -32,19 +32,12 @@ def averaged(config: Config, **settings: Any) -> Result:
         "model": asdict(config.model),
         "settings": settings,
     }
-    return train(
-        configure(
-            "fedavg",
-            data="digits",
-            rounds=config.rounds,
-            seed=config.seed,
-            executor="stack",
-            **options,
-        )
+    return run(
+        "fedavg", data="digits", rounds=config.rounds, seed=config.seed, executor="stack", **options
     )
 
 
-def accuracy_after(result: Result, rounds: int) -> float:
+def accuracy_after(result: Runs, rounds: int) -> float:
     return float(result.history[rounds - 1]["accuracy"][result.names[0]])
 
 

@@ -263,7 +263,7 @@ def test_a_run_is_resumed_and_predicts_from_anywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert f'use = "{own}"' in (tmp_path / "cut/config.toml").read_text()
     assert call("resume", tmp_path / "cut", "--quiet").exit_code == 0
-    models = [RunFolder(tmp_path / name).predictors()[0]["model"] for name in ("whole", "cut")]
+    models = [RunFolder(tmp_path / name).model().first for name in ("whole", "cut")]
     assert difference(whole.predictors["model"], models[0]) is None
     assert difference(*models) is None
     told = call("predict", tmp_path / "whole", tmp_path / "black.png")

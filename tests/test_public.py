@@ -33,7 +33,6 @@ def test_paths_and_single_names_may_be_plain_text(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(image)
     assert fedglean.predict(folder, image) == fedglean.predict(Path(folder), [Path(image)])
     assert fedglean.compare("hub-only", 1, **small).best == "hub-only"
-    with pytest.raises(fedglean.FedgleanError, match="run does not hold the runs of several seeds"):
-        fedglean.resume_seeds(folder)
-    with pytest.raises(fedglean.FedgleanError, match="run does not hold a comparison"):
-        fedglean.resume_comparison(folder)
+    assert isinstance(fedglean.open(folder), fedglean.Runs)
+    with pytest.raises(fedglean.FedgleanError, match="holds no run"):
+        fedglean.open(str(tmp_path))

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
@@ -20,17 +21,19 @@ from scipy.stats import ttest_1samp
 
 from fedglean.data.sources import load
 from fedglean.engine.here import Kept
-from fedglean.report.examine import Examiner
+from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
-from fedglean.report.page import told, write_page
-from fedglean.report.picture import drawing
-from fedglean.report.terminal import result_table
-from fedglean.runs.compare import compare
+from fedglean.report.page import page_data, write_page
+from fedglean.report.plots import curves_figure
+from fedglean.report.terminal import results_table
+from fedglean.runs.api import compare
 from fedglean.runs.config import configure, read_toml, resolve
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.rounds import Run, play, run
+from fedglean.runs.run import Runs
 from fedglean.runs.verdict import difference, over_seeds
+from fedglean.schema import write
 from fedglean.testing.faults import not_a_number, poison
 from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines, without_checkpoint
 
@@ -40,11 +43,16 @@ def shown(page: Path) -> dict[str, Any]:
     return data
 
 
+def data_of(folders: Sequence[Path]) -> dict[str, Any]:
+    """What the page of these folders shows."""
+    return page_data(gather(folders), ModelReport())
+
+
 def test_the_pages_numbers_are_those_of_the_metrics(made: Made, tmp_path: Path) -> None:
     (group,) = shown(write_page([made.all / "semifl"], tmp_path / "page.html"))["groups"]
-    assert [run["seed"] for run in group["runs"]] == [0, 1] and group[
-        "predictors"
-    ] == made.semifl.results[0].names
+    assert [run["seed"] for run in group["runs"]] == [0, 1] and group["predictors"] == made.semifl[
+        0
+    ].names
     for seed, told_of in enumerate(group["runs"]):
         history = lines(made.all / f"semifl/seed-{seed}")
         for name in (
@@ -68,16 +76,18 @@ def test_the_pages_numbers_are_those_of_the_metrics(made: Made, tmp_path: Path) 
 
 
 def test_last_and_best_round_stay_apart_and_are_those_of_the_results(made: Made) -> None:
-    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    (group,) = data_of([made.all / "semifl"])["groups"]
     for name in group["predictors"]:
-        for part, spread in (("last", made.semifl.last(name)), ("best", made.semifl.best(name))):
-            scores = group[part][name]
+        for part, score in zip(("last", "best"), made.semifl.score(name), strict=True):
+            scores, spread = group[part][name], score.spread
             assert (scores["mean"], scores["deviation"]) == (spread.mean, spread.deviation)
             assert (min(scores["values"]), max(scores["values"])) == (spread.worst, spread.best)
-    headline = told(gather([made.all / "semifl"]), Examiner())["headline"]
-    assert headline["sentence"] == f"semifl reaches {100 * made.semifl.last().mean:.1f} % on digits"
+    headline = data_of([made.all / "semifl"])["headline"]
     assert (
-        f"{100 * made.semifl.best().mean:.1f} %" in headline["detail"]
+        headline["sentence"] == f"semifl reaches {100 * made.semifl.last.accuracy:.1f} % on digits"
+    )
+    assert (
+        f"{100 * made.semifl.best.accuracy:.1f} %" in headline["detail"]
         and "2 seeds" in headline["detail"]
     )
 
@@ -92,8 +102,8 @@ def test_predictors_keep_the_methods_order_also_before_there_is_a_model(tmp_path
 
 
 def test_whether_unlabelled_clients_helped_is_a_paired_comparison_of_seeds(made: Made) -> None:
-    answers = told(gather([made.all]), Examiner())["help"]["answers"]
-    pairs = zip(made.semifl.results, made.alone.results, strict=True)
+    answers = data_of([made.all])["help"]["answers"]
+    pairs = zip(made.semifl, made.alone, strict=True)
     differences = [one.last.accuracy - other.last.accuracy for one, other in pairs]
     (answer,) = answers
     interval = ttest_1samp(differences, 0).confidence_interval(0.95)
@@ -117,7 +127,7 @@ def test_each_is_told_its_gap_to_the_best_as_the_comparison_tells_it(tmp_path: P
         "device": "cpu",
     }
     found = compare(["semifl", "hub-only", "hub-all"], executor="loop", out=tmp_path / "c", **small)
-    against = told(gather([tmp_path / "c"]), Examiner())["against"]
+    against = data_of([tmp_path / "c"])["against"]
     assert against.keys() == {row.label for row in found.rows} and against[found.best] is None
     for row in found.rows:
         assert against[row.label] == (row.against_best and asdict(row.against_best))
@@ -127,7 +137,7 @@ def test_the_best_is_the_best_of_each_task_and_nobodys_match_alone(
     made: Made, tmp_path: Path
 ) -> None:
     def against(*folders: Path) -> dict[str, Any]:
-        found: dict[str, Any] = told(gather(folders), Examiner())["against"]
+        found: dict[str, Any] = data_of(folders)["against"]
         return found
 
     others = [tmp_path / "fewer seeds", tmp_path / "better labels"]
@@ -162,7 +172,7 @@ def test_the_verdict_needs_an_interval_on_one_side_of_zero(
             line["accuracy"] = dict.fromkeys(line["accuracy"], 0.5 + more)
             (place / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         (tmp_path / name / "seeds.json").write_text('{"seeds": [0, 1, 2]}')
-    (answer,) = told(gather([tmp_path]), Examiner())["help"]["answers"]
+    (answer,) = data_of([tmp_path])["help"]["answers"]
     assert answer["verdict"].startswith(word)
     assert (answer["gain"]["low"] > 0, answer["gain"]["high"] < 0) == (word == "Yes", word == "No")
 
@@ -172,24 +182,23 @@ def test_one_seed_is_judged_by_its_test_images_and_not_before_its_models_are_the
 ) -> None:
     assert over_seeds([0.3]) is None
     assert over_seeds([0.3, 0.1 + 0.2]) is None  # equal, and by chance: no certainty
-    (answer,) = told(gather([made.all / "semifl/seed-0", made.all / "hub-only"]), Examiner())[
-        "help"
-    ]["answers"]
-    pair, digits = [each.results[:1] for each in (made.semifl, made.alone)], load("digits")
-    assert answer["gain"] == asdict(difference(*pair, digits)) and "--seeds" in answer["sentence"]
+    (answer,) = page_data(
+        gather([made.all / "semifl/seed-0", made.all / "hub-only"]), ModelReport()
+    )["help"]["answers"]
+    pairs = [(made.semifl[0], made.alone[0])]
+    assert answer["gain"] == asdict(difference(pairs, ModelReport().right))
+    assert "--seeds" in answer["sentence"]
     assert answer["verdict"].endswith("with this seed")
     shutil.copytree(made.all / "semifl/seed-0", tmp_path / "run")
     (tmp_path / "run/model.safetensors").unlink()
-    (answer,) = told(gather([tmp_path / "run", made.all / "hub-only"]), Examiner())["help"][
-        "answers"
-    ]
+    (answer,) = data_of([tmp_path / "run", made.all / "hub-only"])["help"]["answers"]
     assert answer["verdict"] == "Too uncertain to say" and "this may change" in answer["sentence"]
 
 
 def test_without_labels_alone_the_page_says_how_to_get_the_answer_and_that_works(
     made: Made, tmp_path: Path
 ) -> None:
-    asked = told(gather([made.all / "semifl"]), Examiner())["help"]
+    asked = data_of([made.all / "semifl"])["help"]
     train, report = (command.split() for command in asked["how"])
     assert not asked["answers"] and train[:3] == ["fedglean", "run", "hub-only"]
     here = tmp_path / "floor"
@@ -200,7 +209,7 @@ def test_without_labels_alone_the_page_says_how_to_get_the_answer_and_that_works
 
 def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
     def answers(*folders: Path) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = told(gather(folders), Examiner())["help"]["answers"]
+        found: list[dict[str, Any]] = data_of(folders)["help"]["answers"]
         return found
 
     run(config("hub-only", labels="hub:100"), tmp_path / "other")
@@ -225,7 +234,7 @@ def test_a_run_on_another_task_is_no_floor(made: Made, tmp_path: Path) -> None:
 def test_a_floor_that_is_not_finished_is_waited_for(made: Made, tmp_path: Path) -> None:
     floor = shutil.copytree(made.all / "hub-only/seed-0", tmp_path / "floor")
     (floor / "model.safetensors").unlink()
-    asked = told(gather([made.all / "semifl", floor]), Examiner())["help"]
+    asked = data_of([made.all / "semifl", floor])["help"]
     assert asked == {
         "answers": [],
         "how": None,
@@ -246,28 +255,29 @@ def test_what_a_run_is_for_is_read_off_its_split_where_the_images_are_the_users(
     }
     for method in ("fedavg-fixmatch", "scaffold"):
         run(config(method, **own), tmp_path / method)
-    data = told(gather([tmp_path / "fedavg-fixmatch", tmp_path / "scaffold"]), Examiner())
+    data = data_of([tmp_path / "fedavg-fixmatch", tmp_path / "scaffold"])
     assert [group["role"] for group in data["groups"]] == ["method", "labels alone"]
     assert [answer["floor"] for answer in data["help"]["answers"]] == ["scaffold"]
-    hub, clients, report = told(gather([tmp_path / "fedavg-fixmatch"]), Examiner())["help"]["how"]
+    hub, clients, report = data_of([tmp_path / "fedavg-fixmatch"])["help"]["how"]
     assert (
         "run hub-only" in hub
         and "run fedavg " in clients
-        and report.endswith("-hub-only fedavg-fixmatch-fedavg")
+        and report.endswith("/fedavg-fixmatch-fedavg")
     )
 
 
 def test_ones_own_images_go_by_the_name_of_their_folder_or_file(tmp_path: Path) -> None:
     images = own_images(tmp_path / "scans $1$ [b].npz")
     result = run(config("fedavg", data="npz", data_root=images, rounds=1), tmp_path / "run")
-    data = told(gather([tmp_path / "run"]), Examiner())
+    data = data_of([tmp_path / "run"])
     assert data["groups"][0]["data"] == "scans $1$ [b].npz"
     assert data["headline"]["sentence"].endswith(" on scans $1$ [b].npz")
     console = Console(file=io.StringIO(), width=100)
-    console.print(result_table(result, result.title))
+    runs = Runs(result.config, [result])
+    console.print(results_table(runs))
     assert "fedavg on scans $1$ [b].npz, seed 0" in console.file.getvalue()  # type: ignore[attr-defined]
-    texts = drawing({"fedavg": [result]}, result.title).axes[0].findobj(Text)
-    assert [each.get_parse_math() for each in texts if each.get_text() == result.title] == [False]
+    texts = curves_figure({"fedavg": runs}, runs.title).axes[0].findobj(Text)
+    assert [each.get_parse_math() for each in texts if each.get_text() == runs.title] == [False]
 
 
 def own_images(path: Path, hub: int = 40) -> str:
@@ -298,47 +308,52 @@ def test_who_has_all_images_at_one_place_learns_from_unlabelled_ones_but_says_no
     own: dict[str, Any] = {"rounds": 1, "steps": 1, "clients": 1, "labels": "each:20"}
     for method in ("fixmatch", "uda"):
         run(config(method, **own), tmp_path / method)
-    one = told(gather([tmp_path / "fixmatch", made.all / "hub-only"]), Examiner())["help"]
+    one = data_of([tmp_path / "fixmatch", made.all / "hub-only"])["help"]
     assert (
         one["why"].startswith("fixmatch has everybody's images in one place")
         and "a reference" in one["why"]
     )
-    both = told(gather([tmp_path]), Examiner())
+    both = data_of([tmp_path])
     assert (
         both["help"]["why"].startswith("fixmatch and uda have everybody's images")
         and not both["help"]["how"]
     )
     assert {group["role"] for group in both["groups"]} == {"reference"}
-    with_method = told(gather([tmp_path, made.all]), Examiner())["help"]
+    with_method = data_of([tmp_path, made.all])["help"]
     assert [answer["label"] for answer in with_method["answers"]] == ["semifl"]
 
 
 def test_folders_are_told_apart_and_a_comparison_has_its_labels_in_order(
     made: Made, tmp_path: Path
 ) -> None:
-    assert [group.label for group in gather([made.all])] == ["hub-only", "semifl"]
+    assert [group.name for group in gather([made.all])] == ["hub-only", "semifl"]
     twice = gather([made.all / "semifl/seed-0", made.all / "semifl/seed-1"])
     assert [group.label for group in twice] == ["semifl (seed-0)", "semifl (seed-1)"]
-    assert [group.label for group in gather({"ours": made.all / "semifl"})] == ["ours"]
+    assert [group.name for group in gather({"ours": made.all / "semifl"})] == ["ours"]
     shutil.copytree(made.all, tmp_path / "both")
     planned(
         tmp_path / "both",
         {"SemiFL, ours": "semifl", "late": "fedavg-fixmatch", "labels": "hub-only"},
     )
-    assert [group.label for group in gather([tmp_path / "both"])] == ["SemiFL, ours", "labels"]
+    both = gather([tmp_path / "both"])
+    assert [(group.name, len(group)) for group in both] == [
+        ("SemiFL, ours", 2),
+        ("late", 0),
+        ("labels", 2),
+    ]
 
 
 def test_a_copy_that_somebody_put_beside_the_seeds_is_no_seed(made: Made, tmp_path: Path) -> None:
     group = tmp_path / "semifl"
     shutil.copytree(made.all / "semifl", group)
     shutil.copytree(group / "seed-0", group / "seed-0-before")
-    assert [run.folder.path.name for run in gather([group])[0].runs] == ["seed-0", "seed-1"]
+    assert [run.folder and run.folder.name for run in gather([group])[0]] == ["seed-0", "seed-1"]
 
 
 def planned(folder: Path, methods: dict[str, str]) -> None:
     """Make a folder that of a comparison under way: label by label, what is to run there."""
     entries = [
-        {"label": label, "folder": method, "config": asdict(config(method))}
+        {"label": label, "folder": method, "config": write(config(method))}
         for label, method in methods.items()
     ]
     (folder / "compare.json").write_text(json.dumps({"entries": entries}))
@@ -439,7 +454,7 @@ def test_other_test_images_than_the_runs_are_not_passed_off_as_them(
     (tmp_path / "run/metrics.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in history)
     )
-    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    (group,) = data_of([tmp_path / "run"])["groups"]
     assert "these are other images" in group["exam"]["missing"]
 
 
@@ -456,10 +471,10 @@ def test_a_run_that_diverged_has_a_page_and_metrics_that_any_reader_of_json_take
 
 
 def test_confusion_and_examples_are_of_the_final_model(made: Made) -> None:
-    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    (group,) = data_of([made.all / "semifl"])["groups"]
     exam, digits = group["exam"], load("digits")
     table = np.array(exam["confusion"])
-    first = made.semifl.results[0]
+    first = made.semifl[0]
     assert (
         table.sum(1).tolist() == np.bincount(digits.test_labels.numpy()).tolist()
         and table.sum() == 360
@@ -481,7 +496,7 @@ def test_confusion_and_examples_are_of_the_final_model(made: Made) -> None:
 
 
 def test_who_holds_what_is_counted_from_the_split(made: Made) -> None:
-    holders = told(gather([made.all / "semifl"]), Examiner())["groups"][0]["holders"]
+    holders = data_of([made.all / "semifl"])["groups"][0]["holders"]
     split, labels = RunFolder(made.all / "semifl/seed-0").split(), load("digits").train_labels
     assert (
         holders["names"][0] == "hub" and holders["clients"] == 6 and holders["total"] == [50, 1387]
@@ -501,7 +516,7 @@ def test_refused_uploads_are_listed_with_their_reasons(tmp_path: Path) -> None:
     )
     place = RunFolder.create(tmp_path / "run", it)
     play([Run(it, Progress(0, it.start(), Kept(), []), place)], lambda lines: None)
-    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    (group,) = data_of([tmp_path / "run"])["groups"]
     assert sum(each["count"] for each in group["refused"]) >= 3
     assert {client for each in group["refused"] for client in each["clients"]} == {2, 4}
     reasons = {each["reason"] for line in lines(tmp_path / "run") for each in line["refused"]}
@@ -538,10 +553,10 @@ def test_a_history_without_phases_still_has_a_page(made: Made, tmp_path: Path) -
 def test_the_configuration_on_the_page_and_its_command_repeat_the_run(
     made: Made, tmp_path: Path
 ) -> None:
-    (group,) = told(gather([made.all / "semifl"]), Examiner())["groups"]
+    (group,) = data_of([made.all / "semifl"])["groups"]
     (tmp_path / "again.toml").write_text(group["config"])
     layer = read_toml(tmp_path / "again.toml")
-    assert resolve(layer["method"], layer) == made.semifl.results[0].config
+    assert resolve(layer["method"], layer) == made.semifl[0].config
     words = group["command"].split()
     assert words[:3] == ["fedglean", "run", "--config"] and words[-2:] == ["--seeds", "2"]
     assert call(*words[1:], "--out", tmp_path / "again", "--quiet").exit_code == 0
@@ -560,7 +575,7 @@ def test_it_promises_the_same_bits_only_where_kernels_repeat_them(
     file = tmp_path / "run/config.toml"
     text = file.read_text().replace("deterministic = true", "deterministic = false")
     file.write_text(text.replace('device = "cpu"', f'device = "{device}"'))
-    (group,) = told(gather([tmp_path / "run"]), Examiner())["groups"]
+    (group,) = data_of([tmp_path / "run"])["groups"]
     assert group["exact"] == exact
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fedglean.report.examine import Examiner
+from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
 from fedglean.report.page import page as html_of
-from fedglean.report.page import told, write_page
+from fedglean.report.page import page_data, write_page
 from fedglean.report.watch import Watcher
 from shown_runs import HOSTILE, Made, hostile_runs, lines, without_checkpoint
 
@@ -213,7 +213,7 @@ def test_another_run_can_be_looked_at(page: Path, opened: Open) -> None:
 def test_the_closer_look_begins_with_what_the_headline_tells_of(
     made: Made, opened: Open, tmp_path: Path
 ) -> None:
-    data = told(gather([made.all]), Examiner())
+    data = page_data(gather([made.all]), ModelReport())
     assert [group["label"] for group in data["groups"]] == ["hub-only", "semifl"]
     data["groups"][0]["role"] = "method"
     (tmp_path / "two.html").write_text(html_of(data))
@@ -226,7 +226,7 @@ def test_the_closer_look_begins_with_what_the_headline_tells_of(
 def test_no_two_lines_look_alike_also_where_a_legend_names_them(
     made: Made, opened: Open, tmp_path: Path
 ) -> None:
-    data = told(gather([made.all]), Examiner())
+    data = page_data(gather([made.all]), ModelReport())
     alone, semifl = data["groups"]
     data["groups"] = [semifl, alone | {"label": "second"}, alone]
     data["groups"] += [
@@ -247,7 +247,7 @@ def test_no_two_lines_look_alike_also_where_a_legend_names_them(
 def test_what_is_trained_at_one_site_sends_nothing(
     made: Made, opened: Open, tmp_path: Path
 ) -> None:
-    data = told(gather([made.all]), Examiner())
+    data = page_data(gather([made.all]), ModelReport())
     data["groups"][1]["federated"] = False
     (tmp_path / "one.html").write_text(html_of(data))
     with opened(tmp_path / "one.html") as seen:
@@ -353,7 +353,7 @@ def test_it_prints_on_paper_of_its_own_width(page: Path, opened: Open, tmp_path:
 def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
     made: Made, opened: Open, tmp_path: Path, width: int
 ) -> None:
-    data = told(gather([made.all / "semifl"]), Examiner())
+    data = page_data(gather([made.all / "semifl"]), ModelReport())
     group = data["groups"][0]
     classes = [f"pneumonia, {kind}" for kind in ("viral", "bacterial", *"abcdefgh")]
     clients = [
@@ -379,7 +379,7 @@ def test_long_names_of_classes_and_clients_are_read_and_do_not_overlap(
 
 
 def test_hundreds_of_classes_are_drawn(made: Made, opened: Open, tmp_path: Path) -> None:
-    data, count = told(gather([made.all / "semifl"]), Examiner()), 400
+    data, count = page_data(gather([made.all / "semifl"]), ModelReport()), 400
     (group,) = data["groups"]
     names = [f"kind {number}" for number in range(count)]
     held = [[1] * count for _ in range(201)]

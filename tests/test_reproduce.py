@@ -11,11 +11,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 from typer.testing import Result as Called
 
-from fedglean import cli, resume
+from fedglean import cli
 from fedglean.cli.reproduce import _folder
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.runs.config import configure
-from fedglean.runs.result import Result
+from fedglean.runs.run import Run, Runs
+from fedglean.runs.seeds import resume_seeds
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import STUDIES
@@ -78,7 +79,7 @@ def test_cells_are_named_after_the_presets_and_the_cheap_come_first() -> None:
     )
 
 
-def run_of(rounds: int, **accuracies: list[float]) -> Result:
+def run_of(rounds: int, **accuracies: list[float]) -> Run:
     config = configure("hub-only", rounds=rounds)
     lines = [
         {
@@ -88,7 +89,7 @@ def run_of(rounds: int, **accuracies: list[float]) -> Result:
         }
         for place in range(rounds)
     ]
-    return Result(config, lines, dict.fromkeys(accuracies), ("a", "b"))  # type: ignore[arg-type]
+    return Run(config, lines)
 
 
 def test_a_number_is_taken_as_its_paper_took_it() -> None:
@@ -129,7 +130,8 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     assert (one["number"], one["published"]) == ("round 1", 58.5)
     assert (hundred["number"], hundred["published"]) == ("round 100, here 3", 88.0)
     assert hundred["difference"] is None and not hundred["far"], "digits are not the paper's images"
-    results = [resume(path.parent) for path in sorted(folder.rglob("metrics.jsonl"))]
+    (path,) = folder.rglob("seeds.json")
+    results = resume_seeds(path.parent)
     mnist = compared(
         "fedavg-mnist-iid", "fed-shvr/fedavg-mnist-iid", results, StudyOptions(tmp_path)
     )[1]
@@ -161,7 +163,8 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
 def test_a_narrow_screen_squeezes_out_no_name_and_no_number(
     width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
+    runs = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
+    results = Runs(runs[0].config, runs)
     lines = compared(
         "fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, StudyOptions(Path())
     )

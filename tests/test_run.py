@@ -26,8 +26,9 @@ from fedglean.runs.evaluate import Evaluator, Tally, logits
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.predict import predict
-from fedglean.runs.result import Result, Score
 from fedglean.runs.rounds import play_round, resume, run
+from fedglean.runs.run import Run, Score
+from fedglean.runs.trained import TrainedModel
 
 SMALL: dict[str, Any] = {
     "clients": 6,
@@ -40,11 +41,11 @@ QUICK: dict[str, Any] = {**SMALL, "rounds": 2, "threshold": 0.2, "active": 0.5, 
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def result(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(configure("semifl", **QUICK), tmp_path_factory.mktemp("runs") / "run")
 
 
-def made_up(*accuracies: float | None) -> Result:
+def made_up(*accuracies: float | None) -> Run:
     """A result with one line a round; None is a round without a test."""
     history = []
     for number, accuracy in enumerate(accuracies, start=1):
@@ -53,13 +54,14 @@ def made_up(*accuracies: float | None) -> Result:
             line if accuracy is None else line | {"accuracy": {"EM": accuracy, "SM": 1 - accuracy}}
         )
     predictors: Any = {"EM": None, "SM": None}
-    return Result(configure("semifl"), history, predictors, ("a", "b"))
+    model = TrainedModel(predictors, ("a", "b"), (0.5,), (0.5,))
+    return Run(configure("semifl"), history, model_in_memory=model)
 
 
 def test_the_last_and_the_best_round_are_never_mixed() -> None:
     result = made_up(0.5, 0.9, None, 0.7, 0.9, 0.6)
-    assert result.last == Score("EM", 6, 0.6) and result.best == Score("EM", 2, 0.9)
-    assert result.score("SM") == (Score("SM", 6, 0.4), Score("SM", 1, 0.5))
+    assert result.last == Score("EM", (0.6,), (6,)) and result.best == Score("EM", (0.9,), (2,))
+    assert result.score("SM") == (Score("SM", (0.4,), (6,)), Score("SM", (0.5,), (1,)))
     assert result.mean_of_last(2) == pytest.approx(0.75) and result.mean_of_last(
         3, "SM"
     ) == pytest.approx(0.8 / 3)
@@ -112,7 +114,7 @@ def test_seconds_and_bytes_add_up_over_the_rounds() -> None:
     assert made_up(0.1, 0.2, None).seconds == 1.5 and made_up(0.1, 0.2).bytes_sent == (20, 6)
 
 
-def test_bytes_of_a_semifl_round_are_those_one_counts_by_hand(result: Result) -> None:
+def test_bytes_of_a_semifl_round_are_those_one_counts_by_hand(result: Run) -> None:
     # cnn on 8 x 8 digits: 3 x 3 convolutions 1 -> 16 -> 32, two norms with weight and bias, 128 ->
     # 10 linear.
     shapes = {
@@ -130,7 +132,7 @@ def test_bytes_of_a_semifl_round_are_those_one_counts_by_hand(result: Result) ->
     assert (final["final"], final["bytes_down"], final["bytes_up"]) == (True, 6 * model, 6 * sums)
 
 
-def test_a_line_tells_a_round_in_plain_numbers(result: Result) -> None:
+def test_a_line_tells_a_round_in_plain_numbers(result: Run) -> None:
     assert [(line["round"], line["final"]) for line in result.history] == [
         (1, False),
         (2, False),
@@ -145,7 +147,7 @@ def test_a_line_tells_a_round_in_plain_numbers(result: Result) -> None:
     assert [json.loads(line) for line in lines] == result.history
 
 
-def test_what_is_reported_is_what_the_predictors_do(result: Result) -> None:
+def test_what_is_reported_is_what_the_predictors_do(result: Run) -> None:
     experiment = prepare(result.config)
     images, labels = experiment.dataset.test_images, experiment.dataset.test_labels
     output = logits(result.predictors["model"], images, experiment.evaluator.setting)
@@ -162,7 +164,7 @@ def test_what_is_reported_is_what_the_predictors_do(result: Result) -> None:
     assert line["loss"]["model"] == pytest.approx(float(-chosen.log().mean()), rel=1e-9)
 
 
-def test_two_runs_from_one_seed_are_bit_identical_and_another_seed_is_not(result: Result) -> None:
+def test_two_runs_from_one_seed_are_bit_identical_and_another_seed_is_not(result: Run) -> None:
     again, other = run(configure("semifl", **QUICK)), run(configure("semifl", **QUICK, seed=1))
     first = tree.named(dict(result.predictors))
     assert all(
@@ -175,7 +177,7 @@ def test_two_runs_from_one_seed_are_bit_identical_and_another_seed_is_not(result
     assert again.folder is None and again.last == result.last
 
 
-def test_the_block_of_clients_changes_rounding_alone(result: Result) -> None:
+def test_the_block_of_clients_changes_rounding_alone(result: Run) -> None:
     other = run(configure("semifl", **QUICK, block=1))
     first = tree.named(dict(result.predictors))
     for name, leaf in tree.named(dict(other.predictors)).items():
@@ -296,9 +298,7 @@ def as_png(picture: torch.Tensor, path: Path) -> Path:
     return path
 
 
-def test_labelling_a_written_png_equals_evaluating_the_model(
-    result: Result, tmp_path: Path
-) -> None:
+def test_labelling_a_written_png_equals_evaluating_the_model(result: Run, tmp_path: Path) -> None:
     assert result.folder is not None
     experiment = prepare(result.config)
     pictures = experiment.dataset.test_images[:12]
@@ -319,7 +319,7 @@ def test_labelling_a_written_png_equals_evaluating_the_model(
 
 
 def test_an_image_of_another_size_and_colour_is_brought_to_the_models(
-    result: Result, tmp_path: Path
+    result: Run, tmp_path: Path
 ) -> None:
     assert result.folder is not None
     picture = prepare(result.config).dataset.test_images[0, 0].numpy()
@@ -334,7 +334,7 @@ def test_an_image_of_another_size_and_colour_is_brought_to_the_models(
     assert predict(result.folder, []) == []
 
 
-def test_a_picture_is_read_as_training_would_read_it(result: Result, tmp_path: Path) -> None:
+def test_a_picture_is_read_as_training_would_read_it(result: Run, tmp_path: Path) -> None:
     assert result.folder is not None
     upright = Image.fromarray(prepare(result.config).dataset.test_images[0, 0].numpy())
     turned, tag = upright.transpose(Image.Transpose.ROTATE_90), Image.Exif()
@@ -348,7 +348,7 @@ def test_a_picture_is_read_as_training_would_read_it(result: Result, tmp_path: P
         predict(result.folder, [tmp_path / "deep.png"])
 
 
-def test_what_is_no_image_is_named(result: Result, tmp_path: Path) -> None:
+def test_what_is_no_image_is_named(result: Run, tmp_path: Path) -> None:
     assert result.folder is not None
     (tmp_path / "text.png").write_text("not a picture")
     with pytest.raises(DataError, match=r"text.png cannot be read as an image"):
@@ -357,7 +357,7 @@ def test_what_is_no_image_is_named(result: Result, tmp_path: Path) -> None:
         predict(result.folder, [tmp_path / "nowhere.png"])
 
 
-def test_an_unfinished_run_has_no_model_yet(result: Result, tmp_path: Path) -> None:
+def test_an_unfinished_run_has_no_model_yet(result: Run, tmp_path: Path) -> None:
     assert result.folder is not None
     (tmp_path / "config.toml").write_text((result.folder / "config.toml").read_text())
     with pytest.raises(StorageError, match="has no final model yet; 'fedglean resume"):
@@ -369,13 +369,15 @@ def test_predictors_come_back_from_the_folder_in_order_and_as_they_were(tmp_path
         "hassle", clients=4, labels="fraction:0.1", epochs=1, residual_steps=1, rounds=1
     )
     made = run(config, tmp_path / "run")
-    found, notes = RunFolder(tmp_path / "run").predictors()
-    assert list(found) == made.names == ["EM", "SM", "UM"] and notes["classes"] == list(
-        made.classes
+    model = RunFolder(tmp_path / "run").model()
+    assert list(model.predictors) == made.names == ["EM", "SM", "UM"]
+    assert model.classes == made.classes and (model.mean, model.std) == (
+        made.model.mean,
+        made.model.std,
     )
     pictures = prepare(config).dataset.test_images[:20]
     setting = prepare(config).evaluator.setting
-    for name, predictor in found.items():
+    for name, predictor in model.predictors.items():
         assert torch.equal(
             logits(predictor, pictures, setting), logits(made.predictors[name], pictures, setting)
         )

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from fedglean import cli, tree
 from fedglean.engine.lanes import Trainer
 from fedglean.errors import ConfigError, StorageError
+from fedglean.report.tracker import Lines, Trackers
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import kind_of
 from fedglean.runs.rounds import resume, run
-from fedglean.runs.seeds import resume_seeds, run_seeds
+from fedglean.runs.seeds import resume_seeds, train_seeds
 
 ROUNDS = 3  # and what SemiFL does after the last of them
 
@@ -61,8 +62,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_one_by_one_every_seed_has_the_bits_of_its_own_run(tmp_path: Path) -> None:
-    group = run_seeds(config(executor="loop", rounds=2), 2, tmp_path / "group")
-    for seed, result in enumerate(group.results):
+    group = train_seeds(config(executor="loop", rounds=2), 2, tmp_path / "group")
+    for seed, result in enumerate(group):
         run(config(executor="loop", rounds=2, seed=seed), tmp_path / f"alone-{seed}")
         assert result.config.seed == seed
         assert files(tmp_path / f"group/seed-{seed}") == files(tmp_path / f"alone-{seed}")
@@ -87,8 +88,8 @@ def test_in_one_stack_every_seed_makes_the_choices_of_its_own_run(method: str) -
         dtype="float64",
         **{"rounds": 2} | few,
     )
-    group = run_seeds(it, 2)
-    for result in group.results:
+    group = train_seeds(it, 2)
+    for result in group:
         alone = run(replace(it, seed=result.config.seed))
         for name, predictor in alone.predictors.items():
             a, b = (
@@ -130,7 +131,7 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
     it = config(
         rounds=2, active=1.0, data="npz", data_root=str(tiny(tmp_path)), clients=None, labels=None
     )
-    run_seeds(it, 2, tmp_path / "whole")
+    train_seeds(it, 2, tmp_path / "whole")
     moved, moves = os.replace, 0
 
     def cut_off(new: Path, path: Path) -> None:
@@ -142,15 +143,15 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
 
     monkeypatch.setattr(os, "replace", cut_off)
     last = 0
-    run_seeds(it, 2, tmp_path / "counted")
+    train_seeds(it, 2, tmp_path / "counted")
     assert moves > 30
     for stop in range(2, moves + 1, 3):
         moves, last = 0, stop
         folder = tmp_path / f"cut-{stop}"
         with pytest.raises(KeyboardInterrupt):
-            run_seeds(it, 2, folder)
+            train_seeds(it, 2, folder)
         last = 0
-        resume_seeds(folder) if kind_of(folder) else run_seeds(it, 2, folder)
+        resume_seeds(folder) if kind_of(folder) else train_seeds(it, 2, folder)
         for seed in ("seed-0", "seed-1"):
             assert files(folder / seed) == files(tmp_path / "whole" / seed), (
                 f"cut off at move {stop}"
@@ -158,20 +159,18 @@ def test_a_group_cut_off_at_any_move_of_a_file_goes_on_to_the_same_bits(
 
 
 def test_a_finished_group_is_returned_as_it_is_and_never_overwritten(tmp_path: Path) -> None:
-    group = run_seeds(config(), 2, tmp_path / "group")
+    group = train_seeds(config(), 2, tmp_path / "group")
     played: list[Any] = []
-    again = resume_seeds(tmp_path / "group", played.append)
-    assert not played and [told(each.history) for each in again.results] == [
-        told(e.history) for e in group.results
-    ]
+    again = resume_seeds(tmp_path / "group", Trackers(on_round=played.append))
+    assert not played and [told(each.history) for each in again] == [told(e.history) for e in group]
     with pytest.raises(StorageError, match="already holds a run"):
-        run_seeds(config(), 2, tmp_path / "group")
+        train_seeds(config(), 2, tmp_path / "group")
 
 
 def test_who_looks_at_a_group_at_work_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_seeds(config(), 2, tmp_path)
+    train_seeds(config(), 2, tmp_path)
     for seed in ("seed-0", "seed-1"):  # as between the group's moment and the moves that follow it
         (tmp_path / seed / "model.safetensors").unlink()
         (tmp_path / seed / "checkpoint/current.json").rename(
@@ -190,31 +189,32 @@ def test_who_looks_at_a_group_at_work_leaves_it_alone(
 def test_a_seed_that_went_ahead_alone_waits_for_the_others(tmp_path: Path) -> None:
     stopped: list[Any] = []
 
-    def stop(lines: list[dict[str, Any]]) -> None:
+    def stop(lines: Lines) -> None:
         stopped.append(lines)
         if len(stopped) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_seeds(config(), 2, tmp_path, stop)
+        train_seeds(config(), 2, tmp_path, Trackers(on_round=stop))
     resume(tmp_path / "seed-1")
     counts: list[int] = []
-    group = resume_seeds(tmp_path, lambda lines: counts.append(len(lines)))
-    assert counts == [1, 1] and [len(each.history) for each in group.results] == [ROUNDS + 1] * 2
+    trackers = Trackers(on_round=lambda lines: counts.append(len(lines)))
+    group = resume_seeds(tmp_path, trackers)
+    assert counts == [1, 1] and [len(each.history) for each in group] == [ROUNDS + 1] * 2
 
 
 def test_mean_and_spread_are_those_of_the_seeds() -> None:
-    group = run_seeds(config(), 3)
-    values = torch.tensor([result.last.accuracy for result in group.results], dtype=torch.float64)
-    spread = group.last()
+    group = train_seeds(config(), 3)
+    values = torch.tensor([result.last.accuracy for result in group], dtype=torch.float64)
+    spread = group.last.spread
     assert spread.mean == pytest.approx(float(values.mean())) and spread.deviation == pytest.approx(
         float(values.std())
     )
     assert (spread.worst, spread.best) == (min(values.tolist()), max(values.tolist()))
-    assert len({result.last.accuracy for result in group.results}) > 1
-    assert run_seeds(config(rounds=1), 1).last().deviation == 0
+    assert len({result.last.accuracy for result in group}) > 1
+    assert train_seeds(config(rounds=1), 1).last.spread.deviation == 0
     with pytest.raises(ConfigError, match="at least 1"):
-        run_seeds(config(), 0)
+        train_seeds(config(), 0)
 
 
 def test_the_command_line_runs_resumes_and_shows_seeds(
@@ -245,15 +245,15 @@ def test_the_command_line_runs_resumes_and_shows_seeds(
 def test_seeds_on_workers_are_run_one_after_the_other() -> None:
     counts: list[int] = []
     kinds = {"executor": "loop", "rounds": 1}
-    group = run_seeds(
+    group = train_seeds(
         config(placement="workers", workers=2, **kinds),
         2,
         None,
-        lambda lines: counts.append(len(lines)),
+        Trackers(on_round=lambda lines: counts.append(len(lines))),
     )
-    alone = run_seeds(config(**kinds), 2)
+    alone = train_seeds(config(**kinds), 2)
     assert counts == [1, 1, 1, 1]
-    for mine, its in zip(group.results, alone.results, strict=True):
+    for mine, its in zip(group, alone, strict=True):
         assert torch.equal(tree.row(mine.predictors["model"]), tree.row(its.predictors["model"]))
 
 
@@ -280,4 +280,4 @@ def test_a_block_that_does_not_fit_memory_is_cut_and_the_run_says_so(
 
 def test_a_last_seed_that_is_too_large_is_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match="too large; use a smaller seed"):
-        run_seeds(configure("hub-only", seed=2**63 - 2), 3)
+        train_seeds(configure("hub-only", seed=2**63 - 2), 3)

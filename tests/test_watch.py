@@ -166,7 +166,7 @@ def test_tensorboard_gets_the_numbers_of_the_metrics(made: Made, tmp_path: Path)
             lines(made.all / f"semifl/seed-{seed}"),
         )
         assert len(list(place.iterdir())) == 1
-        name = made.semifl.results[0].names[0]
+        name = made.semifl[0].names[0]
         scalars = events.Scalars(f"accuracy/{name}")
         assert [each.step for each in scalars] == [1, 2, 3, 4]
         assert [each.value for each in scalars] == pytest.approx(

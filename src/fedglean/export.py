@@ -20,13 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedglean.errors import ConfigError, StorageError, unknown
+from fedglean.errors import ConfigError, StorageError
 from fedglean.method import Mixture
 from fedglean.models import Architecture, Model
 from fedglean.models.nets import NetKind
 from fedglean.names import Names
-from fedglean.runs.evaluate import Predictor, plain_logits
 from fedglean.runs.folder import RunFolder
+from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import write_whole
 
 #: How far probabilities may be from the original's: rounding of another runtime, and no more.
@@ -118,87 +118,66 @@ class Classifier(nn.Module):
         return self.logits(images).softmax(-1)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What leaves: a run's predictor, and what is to be known to use it."""
-
-    name: str
-    predictor: Predictor
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @property
-    def models(self) -> tuple[Model, ...]:
-        return self.predictor.models if isinstance(self.predictor, Mixture) else (self.predictor,)
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The file's metadata."""
-        return {
-            "module": "fedglean.export.Classifier",
-            "predictor": self.name,
-            "classes": self.classes,
-            "input": INPUT,
-            "output": OUTPUT,
-            "mean": self.mean,
-            "std": self.std,
-            "architectures": [model.architecture.to_json() for model in self.models],
-        }
-
-    def classifier(self) -> Classifier:
-        module = Classifier([model.architecture for model in self.models], self.classes)
-        weights = self.predictor.weights if isinstance(self.predictor, Mixture) else (1.0,)
-        moments = torch.tensor([self.mean, self.std], dtype=torch.float64)[..., None, None] * 255
-        state = {"mean": moments[0], "std": moments[1], "weights": torch.tensor(weights)}
-        for place, model in enumerate(self.models):
-            tensors = {**model.parameters, **model.statistics}
-            state |= {f"networks.{place}.{name}": value for name, value in tensors.items()}
-        module.load_state_dict(state)
-        return module.eval()
-
-    def judge(self, images: Tensor) -> Tensor:
-        """The original's probabilities."""
-        return plain_logits(self.predictor, images, self.mean, self.std).softmax(-1)
-
-
-def read_run(folder: Path, name: str | None = None) -> Trained:
-    """The first predictor of a finished run, or the one that is named."""
-    predictors, notes = RunFolder(folder).predictors()
-    name = next(iter(predictors)) if name is None else name
-    if name not in predictors:
-        raise unknown("predictor", name, predictors)
-    trained = Trained(
-        name, predictors[name], *(tuple(notes[each]) for each in ("classes", "mean", "std"))
-    )
-    if any(model.needs_statistics and not model.statistics for model in trained.models):
+def read_run(folder: Path, name: str | None = None) -> TrainedModel:
+    """A finished run's first predictor, or the one that is named."""
+    model = RunFolder(folder).model()
+    trained = model.only(name or model.name)
+    if any(part.needs_statistics and not part.statistics for part in _parts(trained)):
         raise StorageError(
             f"the model of {folder} has no batch-norm statistics, so it cannot be exported"
         )
     return trained
 
 
-def save_state_dict(trained: Trained, path: Path) -> Answer:
+def _parts(trained: TrainedModel) -> tuple[Model, ...]:
+    return trained.first.models if isinstance(trained.first, Mixture) else (trained.first,)
+
+
+def _metadata(trained: TrainedModel) -> dict[str, Any]:
+    return {
+        "module": "fedglean.export.Classifier",
+        "predictor": trained.name,
+        "classes": trained.classes,
+        "input": INPUT,
+        "output": OUTPUT,
+        "mean": trained.mean,
+        "std": trained.std,
+        "architectures": [part.architecture.to_json() for part in _parts(trained)],
+    }
+
+
+def classifier_of(trained: TrainedModel) -> Classifier:
+    module = Classifier([part.architecture for part in _parts(trained)], trained.classes)
+    weights = trained.first.weights if isinstance(trained.first, Mixture) else (1.0,)
+    moments = torch.tensor([trained.mean, trained.std], dtype=torch.float64)[..., None, None] * 255
+    state = {"mean": moments[0], "std": moments[1], "weights": torch.tensor(weights)}
+    for place, part in enumerate(_parts(trained)):
+        for name, value in {**part.parameters, **part.statistics}.items():
+            state[f"networks.{place}.{name}"] = value
+    module.load_state_dict(state)
+    return module.eval()
+
+
+def save_state_dict(trained: TrainedModel, path: Path) -> Answer:
     """Write a safetensors file of `Classifier.state_dict()`; what reads it back gives the
     answers.
     """
-    tensors = {
-        name: value.contiguous() for name, value in trained.classifier().state_dict().items()
-    }
+    state = classifier_of(trained).state_dict()
+    tensors = {name: value.contiguous() for name, value in state.items()}
     # One entry alone: safetensors writes several in an order that changes from process to process.
-    write_whole(path, save(tensors, metadata={"fedglean": json.dumps(trained.about)}))
-    kinds = {model.architecture.name: model.architecture.kind for model in trained.models}
-    return _classifier(path, lambda name: kinds[name])
+    write_whole(path, save(tensors, metadata={"fedglean": json.dumps(_metadata(trained))}))
+    kinds = {part.architecture.name: part.architecture.kind for part in _parts(trained)}
+    return _read_classifier(path, lambda name: kinds[name])
 
 
 def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifier:
     """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that
     brings its net.
     """
-    return _classifier(Path(path), Names.of(use).net)
+    return _read_classifier(Path(path), Names.of(use).net)
 
 
-def _classifier(path: Path, net: Callable[[str], NetKind]) -> Classifier:
+def _read_classifier(path: Path, net: Callable[[str], NetKind]) -> Classifier:
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["fedglean"])
@@ -214,15 +193,15 @@ def _classifier(path: Path, net: Callable[[str], NetKind]) -> Classifier:
     return module.eval()
 
 
-def save_onnx(trained: Trained, path: Path) -> Answer:
+def save_onnx(trained: TrainedModel, path: Path) -> Answer:
     """Write an ONNX file with input `images`, output `probabilities` and any batch size;
     onnxruntime gives answers.
     """
     need_onnx()
-    example = torch.zeros(2, *trained.predictor.architecture.shape, dtype=torch.uint8)
+    example = torch.zeros(2, *trained.shape, dtype=torch.uint8)
     with _quiet():
         program = torch.onnx.export(
-            trained.classifier(),
+            classifier_of(trained),
             (example,),
             input_names=["images"],
             output_names=["probabilities"],
@@ -232,11 +211,9 @@ def save_onnx(trained: Trained, path: Path) -> Answer:
     assert program is not None
     for node in program.model.graph:
         node.metadata_props.clear()  # the exporter notes the source files' paths on this machine
-    about = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in trained.about.items()
-    }
-    program.model.metadata_props.update(about)
+    for name, value in _metadata(trained).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        program.model.metadata_props[name] = text
     write_whole(path, program.model_proto.SerializeToString())
     return _onnx_session(path)
 
@@ -283,10 +260,10 @@ class Check:
         return self.difference <= TOLERANCE
 
 
-def check(answer: Answer, trained: Trained, images: Tensor) -> Check:
+def check(answer: Answer, trained: TrainedModel, images: Tensor) -> Check:
     """The largest difference of a probability, and the share of images with the same label."""
     with torch.no_grad():
         theirs = torch.cat([answer(part) for part in torch.split(images, 500)]).double()
-    ours = trained.judge(images).double()
+    ours = trained.logits(images).softmax(-1).double()
     same = (ours.argmax(-1) == theirs.argmax(-1)).double().mean()
     return Check(len(images), float((ours - theirs).abs().max()), float(same))

@@ -2,12 +2,11 @@
 
 from fedglean.errors import FedgleanError
 from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
-from fedglean.runs.api import resume, resume_seeds, run, run_seeds, train, train_seeds
-from fedglean.runs.compare import Comparison, compare, resume_comparison
+from fedglean.runs.api import compare, open, resume, run
+from fedglean.runs.compare import Comparison
 from fedglean.runs.config import Config, configure
 from fedglean.runs.predict import predict
-from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult
+from fedglean.runs.run import Run, Runs
 
 __all__ = [
     "Ask",
@@ -16,21 +15,17 @@ __all__ = [
     "FedgleanError",
     "Method",
     "Predict",
-    "Result",
-    "SeedsResult",
+    "Run",
+    "Runs",
     "Statistics",
     "Stream",
     "Train",
     "Upload",
     "compare",
     "configure",
+    "open",
     "predict",
     "resume",
-    "resume_comparison",
-    "resume_seeds",
     "run",
-    "run_seeds",
     "setting",
-    "train",
-    "train_seeds",
 ]

@@ -1,7 +1,5 @@
 """The command that compares: several methods, one split a seed, one table."""
 
-import hashlib
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +9,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedglean.cli.options import assignment, configured_for_all
-from fedglean.cli.shared import Quiet, app, resumable
+from fedglean.cli.shared import Quiet, Track, app, resumable, trackers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.names import Names
-from fedglean.report.terminal import duration, rounds_shown, screen, size
-from fedglean.runs.compare import Comparison, carried_out, planned, resume_comparison, title
-from fedglean.runs.seeds import Spread
+from fedglean.report.terminal import duration, screen, size
+from fedglean.report.tracker import Trackers
+from fedglean.runs.compare import Comparison, carry_out
+from fedglean.runs.plan import make_plan, read_record
+from fedglean.runs.run import Spread
 from fedglean.runs.verdict import taken_over
+from fedglean.sealed import digest
 
 
 @app.command()
@@ -38,6 +39,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Where the runs go; by default a folder in runs/.")
     ] = None,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Train several methods on the same splits, and say which is best.
@@ -45,19 +47,20 @@ def compare(
     It also says whether the unlabelled clients helped. If it is interrupted, the same command
     continues where it stopped.
     """
-    plan = planned(_named(methods, options.get("use")), seeds, options)
-    mark = hashlib.sha256(plan.mark().encode()).hexdigest()[:8]
+    plan = make_plan(_named(methods, options.get("use")), seeds, options)
+    mark = digest(plan.mark().encode())[:8]
     folder = out or Path("runs", f"compare-{plan.shared.data.name}-{mark}")
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     with resumable(folder):
-        show_comparison(carried_out(plan, folder, partial(rounds_shown, quiet=quiet)))
+        show_comparison(carry_out(plan, folder, lambda: Trackers(trackers(track, quiet))))
 
 
-def go_on_comparing(folder: Path, quiet: bool) -> None:
+def go_on_comparing(folder: Path, track: str | None, quiet: bool) -> None:
     """Continue a comparison for `fedglean resume`."""
     with resumable(folder):
-        show_comparison(resume_comparison(folder, partial(rounds_shown, quiet=quiet)))
+        plan = read_record(folder).plan()
+        show_comparison(carry_out(plan, folder, lambda: Trackers(trackers(track, quiet))))
 
 
 def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
@@ -166,7 +169,7 @@ def _headline(found: Comparison) -> str:
     seeds = len(found.plan.seeds)
     rounds = sorted({entry.config.rounds for entry in found.plan.entries})
     played = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{rounds[0]}"
-    return f"{title(found.plan)}; {seeds} seed{'s' if seeds > 1 else ''}, {played} rounds"
+    return f"{found.plan.title}; {seeds} seed{'s' if seeds > 1 else ''}, {played} rounds"
 
 
 def _spread(spread: Spread, seeds: int) -> str:

@@ -20,11 +20,11 @@ from fedglean.federation.flower.start_hub import run_hub
 from fedglean.federation.hub import read_start
 from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.names import Names
-from fedglean.report.gather import gather
 from fedglean.report.hub_table import render_row, row_of
-from fedglean.report.picture import curves
+from fedglean.report.plots import learning_curves
 from fedglean.runs.config import Config, configure
 from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.run import Runs
 
 deploy = typer.Typer(
     no_args_is_help=True,
@@ -71,7 +71,7 @@ def host(config: Config, hub: HubOptions) -> int:
     code = run_hub(config, hub, say_with_time, table.show)
     if code == 0:
         title = f"{config.method}, {hub.branches} branches"
-        curves({config.method: gather([hub.out])[0].runs}, hub.out / "curves.png", title)
+        learning_curves({config.method: Runs.of(hub.out)}, hub.out / "curves.png", title)
     return code
 
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from fedglean.cli.shared import Trust, app, say
 from fedglean.data.party_folders import hub_images
 from fedglean.errors import ConfigError, StorageError
-from fedglean.export import Answer, Trained, check, need_onnx, read_run, save_onnx, save_state_dict
+from fedglean.export import Answer, check, need_onnx, read_run, save_onnx, save_state_dict
 from fedglean.report.terminal import percent
 from fedglean.runs.experiment import dataset_of
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.trained import TrainedModel
 from fedglean.trust import allow
 
 
@@ -78,7 +79,10 @@ def export(
 
 
 def _write(
-    path: Path, save: Callable[[Trained, Path], Answer], trained: Trained, images: Tensor | None
+    path: Path,
+    save: Callable[[TrainedModel, Path], Answer],
+    trained: TrainedModel,
+    images: Tensor | None,
 ) -> None:
     answer = save(trained, path)
     if images is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedglean.cli.shared import Trust, app, say
-from fedglean.report.events import write_events
+from fedglean.report.loggers import write_events
 from fedglean.report.page import write_page
 from fedglean.report.watch import watch as serve
 from fedglean.trust import allow

@@ -16,6 +16,9 @@ from typer.core import TyperGroup
 from fedglean.cli.options import help_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.names import Names
+from fedglean.report.loggers import TRACKERS, trackers_of
+from fedglean.report.terminal import Terminal
+from fedglean.report.tracker import Tracker
 from fedglean.runs.config import Config, settings_of
 from fedglean.runs.kinds import kind_of
 from fedglean.version import __version__
@@ -82,6 +85,12 @@ def ended(sentence: str, code: int) -> typer.Exit:
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+Track = Annotated[
+    str | None,
+    typer.Option(
+        help=f"What else is told of every round, as in tensorboard,wandb: {', '.join(TRACKERS)}."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Trust = Annotated[
     bool,
@@ -105,6 +114,12 @@ def _start(
     ] = False,
 ) -> None:
     """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
+
+
+def trackers(track: str | None, quiet: bool) -> list[Tracker]:
+    """Those that were asked for, and the terminal."""
+    shown: list[Tracker] = [] if quiet else [Terminal()]
+    return [*shown, *trackers_of(track or "")]
 
 
 def say(text: str) -> None:

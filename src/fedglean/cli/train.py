@@ -1,37 +1,26 @@
 """Commands that train: run, resume, demo."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.deploy import resume_hub
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Quiet, Trust, app, free, resumable
+from fedglean.cli.shared import Quiet, Track, Trust, app, free, resumable, trackers
 from fedglean.errors import StorageError
-from fedglean.report.picture import curves
-from fedglean.report.terminal import (
-    comparison,
-    means,
-    progress,
-    result_table,
-    rounds_shown,
-    screen,
-    seeds_table,
-)
+from fedglean.report.plots import learning_curves
+from fedglean.report.terminal import Terminal, demo_table, results_table, screen
+from fedglean.report.tracker import Lines, Trackers
 from fedglean.runs.api import resume as go_on
-from fedglean.runs.api import resume_seeds as go_on_seeds
-from fedglean.runs.api import train, train_seeds
+from fedglean.runs.api import run as train
 from fedglean.runs.config import configure
-from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import Kind, check_holds_no_several, kind_of
-from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult, members
-from fedglean.runs.verdict import heard
+from fedglean.runs.run import Runs
+from fedglean.runs.seeds import train_seeds
+from fedglean.runs.verdict import has_sent
 from fedglean.sealed import make_folder, write_whole
 from fedglean.trust import allow
 
@@ -53,20 +42,16 @@ def run(
         int,
         typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed."),
     ] = 1,
+    track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a method; configuration, metrics, model and picture go into a run folder."""
     config = configure(**options)
-    if seeds > 1:
-        folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{seeds}-seeds"))
-        with resumable(folder), rounds_shown(config.method, config, seeds, quiet) as on_rounds:
-            group = train_seeds(config, seeds, folder, on_rounds)
-        _show_seeds(group)
-        return
-    folder = out or free(Path("runs", f"{config.method}-{config.data.name}-seed{config.seed}"))
-    with resumable(folder), rounds_shown(config.method, config, 1, quiet) as on_rounds:
-        result = train(config, folder, lambda line: on_rounds([line]))
-    _show(result)
+    which = f"{seeds}-seeds" if seeds > 1 else f"seed{config.seed}"
+    folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{which}"))
+    with resumable(folder):
+        runs = train(seeds=seeds, config=config, out=folder, track=trackers(track, quiet))
+    _show(runs)
 
 
 @app.command()
@@ -75,6 +60,7 @@ def resume(
         Path,
         typer.Argument(help="The folder of a run, of several seeds, of a comparison or of a hub."),
     ],
+    track: Track = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -85,52 +71,31 @@ def resume(
     if kind is Kind.FEDERATION:
         raise typer.Exit(resume_hub(folder))
     if kind is Kind.COMPARISON:
-        go_on_comparing(folder, quiet)
+        go_on_comparing(folder, track, quiet)
         return
-    several = kind is Kind.SEEDS
-    places = members(folder) if several else [folder]
-    config = RunFolder(places[0]).config()
-    played = 0
-    with resumable(folder), rounds_shown(config.method, config, len(places), quiet) as on_rounds:
-
-        def count(lines: list[dict[str, Any]]) -> None:
-            nonlocal played
-            played += 1
-            on_rounds(lines)
-
-        outcome = (
-            go_on_seeds(folder, count) if several else go_on(folder, lambda line: count([line]))
-        )
-    if not played:
+    rounds: list[Lines] = []
+    with resumable(folder):
+        runs = go_on(folder, rounds.append, trackers(track, quiet))
+    if not rounds:
         print(f"{folder} is already finished")
-    _show(outcome) if isinstance(outcome, Result) else _show_seeds(outcome)
+    assert isinstance(runs, Runs), "a comparison was shown above"
+    _show(runs)
 
 
-def _show(result: Result) -> None:
-    screen().print(result_table(result, result.title))
-    _show_silence([result])
-    if result.folder is not None:
-        _show_places("run folder:", f"{result.folder}", result.folder)
-
-
-def _show_seeds(group: SeedsResult) -> None:
-    screen().print(seeds_table(group.results, group.title))
-    _show_silence(group.results)
-    if group.folder is not None:
-        _show_places("run folders:", f"{group.folder}/seed-*", group.folder)
-
-
-def _show_silence(results: Sequence[Result]) -> None:
-    if not any(heard(each.history) for each in results):
+def _show(runs: Runs) -> None:
+    screen().print(results_table(runs))
+    if not any(has_sent(run.history) for run in runs):
         print(
             "note: no client ever sent an update; either none had anything to train on, or the "
             "method returns no Upload"
         )
-
-
-def _show_places(heading: str, runs: str, folder: Path) -> None:
-    print(heading, runs)
-    if (picture := folder / "curves.png").is_file():  # which may have been impossible to write
+    assert runs.folder is not None, "commands write folders"
+    heading, places = "run folder:", f"{runs.folder}"
+    if len(runs) > 1:
+        heading, places = "run folders:", f"{runs.folder}/seed-*"
+    print(heading, places)
+    picture = runs.folder / "curves.png"
+    if picture.is_file():  # which may have been impossible to write
         print("picture:".ljust(len(heading)), picture)
 
 
@@ -144,21 +109,17 @@ def demo(
 ) -> None:
     """Compare SemiFL on digits and 20 labels with those labels alone, and with all labels."""
     _cleared(out)
-    runs: dict[str, list[Result]] = {}
+    results: dict[str, Runs] = {}
     for label, options in DEMO.items():
         # Stacked, for then the seeds run side by side, and the numbers do not depend on what `auto`
         # finds.
         config = configure(data="digits", clients=20, executor="stack", **options)
-        with progress(Console(stderr=True), f"{label:<11}", config, quiet) as on_round:
-            runs[label] = train_seeds(config, seeds, out / config.method, means(on_round)).results
-    title = "Test accuracy on digits" + (
-        f", mean of {seeds} seeds (worst-best)" if seeds > 1 else ""
-    )
-    screen().print(comparison(runs, title))
-    print(
-        "picture: "
-        f"{curves(runs, out / 'curves.png', '20 labels at the hub, 20 clients without any')}"
-    )
+        shown = Trackers([] if quiet else [Terminal(f"{label:<11}")])
+        results[label] = train_seeds(config, seeds, out / config.method, shown)
+    several = f", mean of {seeds} seeds (worst-best)" if seeds > 1 else ""
+    screen().print(demo_table(results, f"Test accuracy on digits{several}"))
+    title = "20 labels at the hub, 20 clients without any"
+    print(f"picture: {learning_curves(results, out / 'curves.png', title)}")
 
 
 def _cleared(out: Path) -> None:

@@ -33,8 +33,8 @@ from fedglean.runs.config import Config, fingerprint, make_method, read_toml, re
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.result import Result
 from fedglean.runs.rounds import Run, play
+from fedglean.runs.run import Run as FinishedRun
 from fedglean.sealed import hold, make_folder
 
 Tell = Callable[[str], None]
@@ -77,7 +77,7 @@ def federate(
     options: HubOptions,
     tell: Tell,
     on_round: OnRound = lambda line, asked: None,
-) -> Result:
+) -> FinishedRun:
     """Train with the branches that the carrier reaches; start a run folder, or continue the one
     that is there.
     """

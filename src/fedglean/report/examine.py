@@ -1,9 +1,10 @@
-"""A finished run's model on the test set once more: what it takes for what, and where it is sure
-and wrong.
+"""What a page says of a run's data and of its final model: who holds what, what the model takes for
+what, and where it is sure and wrong.
 """
 
 import base64
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,83 +14,83 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedglean import tree
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import UNKNOWN
 from fedglean.data.party_folders import hub_images
 from fedglean.data.split_file import fitted, of_this, split_digest
 from fedglean.errors import DataError, FedgleanError
 from fedglean.report.bubbles import holder_names, holdings
-from fedglean.report.gather import Told
-from fedglean.runs.evaluate import plain_logits
 from fedglean.runs.experiment import dataset_of, divide_up
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.run import Run
 
 EXAMPLES = 24
 HOLDERS = 201
 LARGEST = 128
 
 
+Found = dict[str, Any]
+
+
 @dataclass
-class Examiner:
+class ModelReport:
     """Remembers what it found, so that a page that is made again and again costs little."""
 
     data: dict[Any, Dataset] = field(default_factory=dict)
-    found: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    found: dict[Any, Found] = field(default_factory=dict)
 
-    def holders(self, run: Told) -> dict[str, Any]:
+    def holders(self, run: Run) -> Found:
         """Images by holder and class; or, as `missing`, why that cannot be told."""
-        return self._once("holders", run, run.folder.path / "split.json", self._holders)
+        return self._remembered("split.json", run, self._holders)
 
-    def drawn(self, run: Told) -> bool:
+    def draws_its_split(self, run: Run) -> bool:
         """Whether its configuration makes its split again: references of a comparison, for one,
         were given another.
         """
-        return bool(
-            self._once("drawn", run, run.folder.path / "split.json", self._drawn).get("drawn", True)
-        )
+        return bool(self._remembered("split.json", run, self._drawn).get("drawn", True))
 
-    def _drawn(self, run: Told) -> dict[str, Any]:
-        return {
-            "drawn": split_digest(divide_up(run.config, self._dataset(run)))
-            == split_digest(run.split)
-        }
-
-    def exam(self, run: Told) -> dict[str, Any]:
+    def examples(self, run: Run) -> Found:
         """Confusion and examples of the final model; or, as `missing`, why there are none."""
-        return {name: value for name, value in self._examined(run).items() if name != "right"}
+        found = self._of_the_model(run)
+        return {name: value for name, value in found.items() if name != "right"}
 
-    def right(self, run: Told) -> Tensor | None:
+    def right(self, run: Run) -> Tensor | None:
         """1 for every test image that the final model labels rightly, 0 for the others; None where
-        `exam` has none.
+        `examples` has none.
         """
-        return self._examined(run).get("right")
+        return self._of_the_model(run).get("right")
 
-    def _examined(self, run: Told) -> dict[str, Any]:
+    def _of_the_model(self, run: Run) -> Found:
         if not run.finished or not run.tested:
             return {"missing": "The run is not finished; its final model is examined when it is."}
-        return self._once("exam", run, run.folder.model_path, self._exam)
+        return self._remembered("model.safetensors", run, self._examine)
 
-    def _once(self, what: str, run: Told, file: Path, look: Any) -> dict[str, Any]:
+    def _remembered(self, name: str, run: Run, look: Callable[[Run], Found]) -> Found:
+        """What was found before of a file as it is now."""
         try:
-            key = what, file, file.stat().st_mtime_ns
+            file = Path(run.folder or "") / name
+            key = look.__name__, file, file.stat().st_mtime_ns
             if key not in self.found:
                 self.found[key] = look(run)
             return self.found[key]
         except (FedgleanError, OSError) as error:
             return {"missing": f"This cannot be shown here: {error}."}
 
-    def _dataset(self, run: Told) -> Dataset:
-        key = run.config.data, run.federation
+    def _drawn(self, run: Run) -> Found:
+        drawn = divide_up(run.config, self._dataset(run))
+        return {"drawn": split_digest(drawn) == split_digest(run.split)}
+
+    def _dataset(self, run: Run) -> Dataset:
+        key = run.config.data, _has_branches(run)
         if key not in self.data:
-            self.data[key] = _of_the_hub(run) if run.federation else dataset_of(run.config)
+            self.data[key] = _of_the_hub(run) if key[1] else dataset_of(run.config)
         return self.data[key]
 
-    def _holders(self, run: Told) -> dict[str, Any]:
+    def _holders(self, run: Run) -> Found:
         dataset = self._dataset(run)
-        split = (of_this if run.federation else fitted)(run.folder.split(), dataset)
-        unseen = sum(map(len, (split.hub, *split.labelled, *split.unlabelled))) - len(
-            dataset.train_labels
-        )
+        split = (of_this if _has_branches(run) else fitted)(run.split, dataset)
+        held = sum(map(len, (split.hub, *split.labelled, *split.unlabelled)))
+        unseen = held - len(dataset.train_labels)
         labels = torch.cat([dataset.train_labels, torch.full((max(0, unseen),), UNKNOWN)])
         known, hidden = holdings(split, labels, len(dataset.classes))
         columns = len(dataset.classes) + bool((known + hidden)[:, -1].any())
@@ -102,42 +103,40 @@ class Examiner:
             "total": [int(known.sum()), int(hidden.sum())],
         }
 
-    def _exam(self, run: Told) -> dict[str, Any]:
-        dataset = self._dataset(run)
-        predictors, notes = run.folder.predictors()
-        name, predictor = next(iter(predictors.items()))
-        classes = list(notes["classes"])
-        shape = predictor.architecture.shape
-        if not len(dataset.test_images) or tuple(dataset.test_images.shape[1:]) != tuple(shape):
+    def _examine(self, run: Run) -> Found:
+        dataset, model = self._dataset(run), run.model
+        images = dataset.test_images
+        if not len(images) or tuple(images.shape[1:]) != tuple(model.shape):
             raise DataError(
                 f"the data set {dataset.name} found here has no test images of the model's size"
             )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        output = plain_logits(
-            tree.to_device(predictor, device), dataset.test_images, notes["mean"], notes["std"]
-        )
-        chances = output.double().softmax(-1).cpu()
+        chances = model.only(model.name).to(device).logits(images).double().softmax(-1).cpu()
         if not bool(torch.isfinite(chances).all()):
             raise DataError("the final model's answers are not numbers, so its training diverged")
-        told = run.tested[-1]["accuracy"][name]
+        told = run.tested[-1]["accuracy"][model.name]
         right = (chances.argmax(-1) == dataset.test_labels).double()
         if abs(right.mean() - told) > 0.01:
             raise DataError(
                 f"the model has {right.mean():.1%} on the test images found here, but had "
-                f"{told:.1%} in its run, so "
-                "these are other images"
+                f"{told:.1%} in its run, so these are other images"
             )
         return {
-            "classes": classes,
-            "confusion": _confusion(dataset.test_labels, chances.argmax(-1), len(classes)),
-            "examples": _examples(dataset.test_images, dataset.test_labels, chances),
+            "classes": list(model.classes),
+            "confusion": _confusion(dataset.test_labels, chances.argmax(-1), len(model.classes)),
+            "examples": _examples(images, dataset.test_labels, chances),
             "wrong": int((1 - right).sum()),
             "tested": len(chances),
             "right": right,
         }
 
 
-def _of_the_hub(run: Told) -> Dataset:
+def _has_branches(run: Run) -> bool:
+    """Whether it trained on real branches, of whose images the hub's machine has none."""
+    return run.folder is not None and kind_of(run.folder) is Kind.FEDERATION
+
+
+def _of_the_hub(run: Run) -> Dataset:
     """What a hub can read again. The images of its branches are numbers beyond its own, and without
     a label.
     """

@@ -8,6 +8,8 @@ import html
 import json
 import re
 import shlex
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,11 +17,20 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedglean.errors import UntrustedError
-from fedglean.report.examine import Examiner
-from fedglean.report.gather import Coming, Group, Told, survey
-from fedglean.report.story import Scores, against_the_best, best, did_it_help, headline, last, role
+from fedglean.errors import ConfigError, UntrustedError
+from fedglean.report.examine import ModelReport
+from fedglean.report.gather import gather
+from fedglean.report.story import (
+    folder_beside,
+    gaps_to_best,
+    headline,
+    help_section,
+    hub_of,
+    role_of,
+)
+from fedglean.report.tracker import Lines
 from fedglean.runs.config import Config, to_toml
+from fedglean.runs.run import Line, Run, Runs, Score
 from fedglean.runs.verdict import at_one_place
 from fedglean.sealed import write_whole
 from fedglean.trust import allow
@@ -36,15 +47,12 @@ def write_page(
     """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that
     they shall have. With `trust`, code that they name may run for it.
     """
-    for folder in _places(folders) if trust else ():
-        allow(folder)
-    groups, coming = survey(folders)
-    write_whole(out, page(told(groups, Examiner(), title, coming=coming)).encode(errors="replace"))
+    if trust:
+        for folder in folders.values() if isinstance(folders, Mapping) else folders:
+            allow(folder)
+    data = page_data(gather(folders), ModelReport(), title)
+    write_whole(out, page(data).encode(errors="replace"))
     return out
-
-
-def _places(folders: Mapping[str, Path] | Sequence[Path]) -> list[Path]:
-    return list(folders.values() if isinstance(folders, Mapping) else folders)
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -64,84 +72,88 @@ def embedded(data: Mapping[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def told(
-    groups: Sequence[Group],
-    examiner: Examiner,
-    title: str | None = None,
-    live: bool = False,
-    coming: Sequence[Coming] = (),
+def page_data(
+    found: Sequence[Runs], report: ModelReport, title: str | None = None, live: bool = False
 ) -> dict[str, Any]:
     """All that the page shows, as JSON takes it."""
-    story = headline(groups)
+    groups = [runs for runs in found if runs]
+    coming = [runs for runs in found if not runs]
+    story, gaps = headline(groups), gaps_to_best(groups, report)
     return {
         "title": title or story["sentence"],
         "headline": story,
-        "help": did_it_help(groups, examiner, coming),
-        "against": {
-            label: gap and asdict(gap) for label, gap in against_the_best(groups, examiner).items()
-        },
-        "groups": [_group(group, examiner) for group in groups],
-        "coming": [each.label for each in coming],
+        "help": help_section(groups, report, coming),
+        "against": {label: gap and asdict(gap) for label, gap in gaps.items()},
+        "groups": [_group(runs, report) for runs in groups],
+        "coming": [runs.name for runs in coming],
         "live": live,
     }
 
 
-def _group(group: Group, examiner: Examiner) -> dict[str, Any]:
-    first, config = group.runs[0], group.config
-    names = next((run.names for run in group.runs if run.tested), [])
+def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
+    config, names, hub = runs.config, runs.names, hub_of(runs)
+    scores = {name: runs.score(name) for name in names}
+    resume = shlex.join(["fedglean", "resume", str(runs.folder)])
     return {
-        "label": group.label,
+        "label": runs.name,
         "method": config.method,
         "summary": _summary(config),
-        "role": role(group),
+        "role": role_of(runs),
         "federated": not at_one_place(config),
         "data": config.data.title,
         "rounds": config.rounds,
-        "finished": group.finished,
-        "failed": group.failed,
+        "finished": runs.finished,
+        "failed": runs.failed,
         "predictors": names,
-        "last": {name: _scores(last(group.runs, name)) for name in names},
-        "best": {name: _scores(best(group.runs, name)) for name in names},
-        "runs": [_run(run, names) for run in group.runs],
-        "refused": _refused(group.runs),
-        "holders": examiner.holders(first),
-        "exam": examiner.exam(first),
+        "last": {name: _score(last) for name, (last, _) in scores.items()},
+        "best": {name: _score(best) for name, (_, best) in scores.items()},
+        "runs": [_run(run, names) for run in runs],
+        "refused": _refused(runs),
+        "holders": report.holders(runs[0]),
+        "exam": report.examples(runs[0]),
         "config": to_toml(config),
-        "command": _command(group, examiner),
-        "resume": None if group.finished else shlex.join(["fedglean", "resume", str(group.path)]),
-        "deployed": group.hub is not None,
+        "command": _command(runs, report),
+        "resume": None if runs.finished else resume,
+        "deployed": hub is not None,
         "exact": config.engine.deterministic or config.engine.device == "cpu",
     }
 
 
-def _scores(scores: Scores) -> dict[str, Any]:
+def _score(score: Score) -> dict[str, Any]:
+    spread = score.spread
     return {
-        "values": scores.values,
-        "rounds": scores.rounds,
-        "mean": scores.mean,
-        "deviation": scores.deviation,
+        "values": list(score.values),
+        "rounds": list(score.rounds),
+        "mean": spread.mean,
+        "deviation": spread.deviation,
     }
 
 
-def _run(run: Told, names: Sequence[str]) -> dict[str, Any]:
+def _run(run: Run, names: Sequence[str]) -> dict[str, Any]:
     """The history by column, as metrics.jsonl has it; null where a round has no such number."""
-    history, phases = run.history, [line.get("phases") for line in run.history]
+    history = run.history
     kinds = list(dict.fromkeys(kind for line in history for kind in line.get("pseudo", {})))
+    per_class = run.tested[-1].get("per_class") if run.tested else None
     return {
-        "seed": run.config.seed,
+        "seed": run.seed,
         **{name: [line.get(name) for line in history] for name in COLUMNS},
-        "accuracy": {
-            name: [line.get("accuracy", {}).get(name) for line in history] for name in names
-        },
-        "pseudo": {kind: [line.get("pseudo", {}).get(kind) for line in history] for kind in kinds},
-        "per_class": run.tested[-1]["per_class"][names[0]]
-        if run.tested and "per_class" in run.tested[-1]
-        else None,
-        "phases": {
-            name: sum(each[name] for each in phases if each)
-            for name in next(filter(None, phases), {})
-        },
+        "accuracy": _columns(history, "accuracy", names),
+        "pseudo": _columns(history, "pseudo", kinds),
+        "per_class": per_class[names[0]] if per_class else None,
+        "phases": _phases(history),
     }
+
+
+def _columns(history: Sequence[Line], table: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    return {name: [line.get(table, {}).get(name) for line in history] for name in names}
+
+
+def _phases(history: Sequence[Line]) -> dict[str, float]:
+    """Seconds by phase, of all rounds together."""
+    total: Counter[str] = Counter()
+    for line in history:
+        total.update(line.get("phases", {}))
+    return dict(total)
 
 
 def _summary(config: Config) -> str:
@@ -150,43 +162,66 @@ def _summary(config: Config) -> str:
     return f"A method of {config.use}, which is not run: --trust allows it."
 
 
-def _refused(runs: Sequence[Told]) -> list[dict[str, Any]]:
+def _refused(runs: Runs) -> list[dict[str, Any]]:
     """Refusals by reason, the most frequent first."""
     found: dict[str, list[tuple[int, int]]] = {}
     for run in runs:
         for line in run.history:
             for each in line.get("refused", ()):
                 found.setdefault(each["reason"], []).append((each["client"], line["round"]))
-    table = [
-        {
-            "reason": reason,
-            "count": len(cases),
-            "clients": sorted({client for client, _ in cases}),
-            "rounds": [min(round for _, round in cases), max(round for _, round in cases)],
-        }
-        for reason, cases in found.items()
-    ]
-    return sorted(table, key=lambda entry: -entry["count"])
+    table = []
+    for reason, cases in found.items():
+        clients = sorted({client for client, _ in cases})
+        rounds = [number for _, number in cases]
+        row = {"reason": reason, "count": len(cases), "clients": clients}
+        table.append(row | {"rounds": [min(rounds), max(rounds)]})
+    return sorted(table, key=lambda row: -row["count"])
 
 
-def _command(group: Group, examiner: Examiner) -> str:
+def _command(runs: Runs, report: ModelReport) -> str:
     """What repeats the runs; one by one, from the splits that they were given, where they did not
     draw their own.
     """
-    if group.hub is not None:
-        return group.hub.command(
-            "--config", str(group.path / "config.toml"), out=f"{group.path.name}-again"
-        )
-    seeds = ["--seeds", str(len(group.runs))] if len(group.runs) > 1 else []
-    if examiner.drawn(group.runs[0]):
-        return shlex.join(
-            ["fedglean", "run", "--config", str(group.runs[0].folder.path / "config.toml"), *seeds]
-        )
-    files = [
-        [str(run.folder.path / name) for name in ("config.toml", "split.json")]
-        for run in group.runs
-    ]
-    return "\n".join(
-        shlex.join(["fedglean", "run", "--config", here, "--split-file", split])
-        for here, split in files
-    )
+    hub = hub_of(runs)
+    if hub is not None:
+        again = folder_beside(runs, "again")
+        return hub.command("--config", f"{runs.folder}/config.toml", out=again)
+    first = ["fedglean", "run", "--config", f"{runs[0].folder}/config.toml"]
+    if report.draws_its_split(runs[0]):
+        return shlex.join(first + ["--seeds", str(len(runs))] * (len(runs) > 1))
+    commands = []
+    for run in runs:
+        files = [
+            "--config",
+            f"{run.folder}/config.toml",
+            "--split-file",
+            f"{run.folder}/split.json",
+        ]
+        commands.append(shlex.join(["fedglean", "run", *files]))
+    return "\n".join(commands)
+
+
+class Page:
+    """A tracker that keeps report.html beside the runs up to date."""
+
+    def __init__(self, pause: float = 10.0) -> None:
+        self.pause = pause
+        self.written = 0.0
+        self.folder: Path | None = None
+
+    def begin(self, runs: Runs) -> None:
+        if runs.folder is None:
+            raise ConfigError("a page is of what lies in folders; give the run one with `out`")
+        self.folder = runs.folder
+
+    def round(self, lines: Lines) -> None:
+        if time.monotonic() - self.written > self.pause:
+            self._write()
+
+    def end(self, runs: Runs) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        assert self.folder is not None, "begin comes first"
+        write_page([self.folder], self.folder / "report.html")
+        self.written = time.monotonic()

@@ -2,185 +2,150 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import chain
 from operator import attrgetter
-from statistics import fmean, stdev
+from pathlib import Path
 from typing import Any
 
-from fedglean.report.examine import Examiner
-from fedglean.report.gather import Coming, Group, Told
+from fedglean.federation.options import HubOptions
+from fedglean.report.examine import ModelReport
 from fedglean.report.terminal import percent
 from fedglean.runs.config import Config
+from fedglean.runs.run import Runs, Score
 from fedglean.runs.verdict import (
     LABELS_ALONE,
     Difference,
     Help,
+    Pairs,
     at_one_place,
+    did_it_help,
+    difference,
     floors,
-    heard,
     is_reference,
-    over_images,
-    over_seeds,
+    is_same_task,
+    labelled_images,
+    pairs_on_one_task,
 )
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Accuracies of one predictor over the seeds, in their order."""
-
-    values: list[float]
-    rounds: list[int]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def deviation(self) -> float:
-        return stdev(self.values) if len(self.values) > 1 else 0.0
+METHOD, ALONE, REFERENCE = "method", "labels alone", "reference"
 
 
-def role(group: Group) -> str:
+def role_of(runs: Runs) -> str:
     """What runs are there for: labels alone, a reference that knows more than clients may, or a
     method to be judged.
     """
-    unlabelled = group.runs[0].split.unlabelled
+    unlabelled = runs[0].split.unlabelled if runs else ()
     if unlabelled and not any(map(len, unlabelled)):
-        return "reference"
-    return _part(group.config)
+        return REFERENCE
+    return _role_by(runs.config)
 
 
-def _part(config: Config) -> str:
+def _role_by(config: Config) -> str:
     if is_reference(config):
-        return "reference"
-    return "labels alone" if config.method in LABELS_ALONE else "method"
+        return REFERENCE
+    return ALONE if config.method in LABELS_ALONE else METHOD
 
 
-def last(runs: Sequence[Told], name: str) -> Scores:
-    """After the last round that was tested."""
-    lines = [run.tested[-1] for run in runs if run.tested]
-    return Scores([line["accuracy"][name] for line in lines], [line["round"] for line in lines])
+def hub_of(runs: Runs) -> HubOptions | None:
+    """How `fedglean deploy hub` was started, where that made the runs."""
+    return HubOptions.of(runs.folder) if runs.folder is not None else None
 
 
-def best(runs: Sequence[Told], name: str) -> Scores:
-    """In each seed's best round, the first of them where several are equally good."""
-    lines = [max(run.tested, key=lambda line: line["accuracy"][name]) for run in runs if run.tested]
-    return Scores([line["accuracy"][name] for line in lines], [line["round"] for line in lines])
-
-
-def headline(groups: Sequence[Group]) -> dict[str, str]:
+def headline(groups: Sequence[Runs]) -> dict[str, str]:
     """The headline, about the best of the methods, or of what there is if there is no method."""
-    asked = [group for group in groups if role(group) == "method"] or list(groups)
-    tested = [group for group in asked if any(run.tested for run in group.runs)]
+    asked = [runs for runs in groups if role_of(runs) == METHOD] or list(groups)
+    tested = [runs for runs in asked if runs.tested]
     if not tested:
-        config = asked[0].config
-        sentence = f"{asked[0].label} on {config.data.title}: no round has been tested yet"
-        return {"label": asked[0].label, "sentence": sentence, "detail": ""}
-    group = max(tested, key=lambda group: last(group.runs, _result(group)).mean)
-    name, config = _result(group), group.config
-    end, top = last(group.runs, name), best(group.runs, name)
-    done = max(end.rounds)
-    verb = "reaches" if group.finished else "is at"
+        where = asked[0].config.data.title
+        sentence = f"{asked[0].name} on {where}: no round has been tested yet"
+        return {"label": asked[0].name, "sentence": sentence, "detail": ""}
+    runs = max(tested, key=lambda each: each.last.accuracy)
+    config, last = runs.config, runs.last
     one_task = len({each.config.data for each in asked}) == 1
     among = f" best of {len(asked)} methods," if len(asked) > 1 and one_task else ""
-    when = (
-        f"after the last of {config.rounds} rounds"
-        if group.finished
-        else f"after round {done} of {config.rounds}"
-    )
+    verb, when = "is at", f"after round {max(last.rounds)} of {config.rounds}"
+    if runs.finished:
+        verb, when = "reaches", f"after the last of {config.rounds} rounds"
     return {
-        "label": group.label,
-        "sentence": f"{group.label} {verb} {percent(end.mean)} on {config.data.title}",
-        "detail": f"Test accuracy {when}:{among} {_spread(end)}. {_best(top)}",
+        "label": runs.name,
+        "sentence": f"{runs.name} {verb} {percent(last.accuracy)} on {config.data.title}",
+        "detail": f"Test accuracy {when}:{among} {_seeds(last)}. {_best(runs.best)}",
     }
 
 
-def _spread(scores: Scores) -> str:
-    if len(scores.values) == 1:
+def _seeds(score: Score) -> str:
+    if len(score.values) == 1:
         return "one seed"
+    spread = score.spread
     return (
-        f"mean of {len(scores.values)} seeds, standard deviation {100 * scores.deviation:.1f} "
-        "points, "
-        f"from {percent(min(scores.values))} to {percent(max(scores.values))}"
+        f"mean of {len(score.values)} seeds, standard deviation {100 * spread.deviation:.1f} "
+        f"points, from {percent(spread.worst)} to {percent(spread.best)}"
     )
 
 
-def _best(scores: Scores) -> str:
-    if len(scores.values) == 1:
-        return (
-            f"The best round, {scores.rounds[0]}, had {percent(scores.mean)}; it is chosen on the "
-            "test set."
-        )
-    return f"Each seed's best round, chosen on the test set, had {percent(scores.mean)} on average."
+def _best(score: Score) -> str:
+    accuracy = percent(score.accuracy)
+    if len(score.values) == 1:
+        return f"The best round, {score.round}, had {accuracy}; it is chosen on the test set."
+    return f"Each seed's best round, chosen on the test set, had {accuracy} on average."
 
 
-def _result(group: Group) -> str:
-    return next(run.names[0] for run in group.runs if run.tested)
-
-
-def did_it_help(
-    groups: Sequence[Group], examiner: Examiner, coming: Sequence[Coming] = ()
+def help_section(
+    groups: Sequence[Runs], report: ModelReport, coming: Sequence[Runs] = ()
 ) -> dict[str, Any]:
     """The answers where a labels-only run of the same task is there, as a comparison has them; else
     how to get one.
     """
-    methods = [group for group in groups if role(group) == "method"]
-    later = [each.label for each in coming if _part(each.config) == "method"]
-    if not methods:
-        return {
-            "answers": [],
-            "how": None,
-            "why": _to_come(later) if later else _without_methods(groups),
-        }
-    alone = [group for group in groups if role(group) == "labels alone"]
-    answers = [
-        answer for group in methods if (answer := _answer(group, alone, examiner)) is not None
-    ]
-    floors_to_come = [
-        each.label
-        for each in coming
-        if _part(each.config) == "labels alone" and _fits(each, methods)
-    ]
-    if floors_to_come:
-        return {
-            "answers": answers,
-            "how": None,
-            "why": f"{_to_come(floors_to_come)[:-1]}, on the labels alone.",
-        }
-    if answers:
-        return {"answers": answers, "how": None, "why": None}
-    waited = [floor for floor in alone if not floor.finished]
-    if any(_same_task(group.runs[0], floor.runs[0]) for group in methods for floor in waited):
-        return {"answers": [], "how": None, "why": "The run on the labels alone is not finished."}
-    return {
-        "answers": [],
-        "how": _how(methods[0]),
-        "why": "To find out, train on the labels alone too, and compare:",
+    methods = [runs for runs in groups if role_of(runs) == METHOD]
+    alone = [runs for runs in groups if role_of(runs) == ALONE]
+    gains = did_it_help(methods, alone, report.right)
+    section: dict[str, Any] = {
+        "answers": [_answer(gain, methods, alone) for gain in gains],
+        "how": None,
+        "why": None,
     }
+    floors_to_come = [runs.name for runs in coming if _will_be_floor(runs, methods)]
+    if not methods:
+        later = [runs.name for runs in coming if role_of(runs) == METHOD]
+        section["why"] = f"{_to_come(later)}." if later else _without_methods(groups)
+    elif floors_to_come:
+        section["why"] = f"{_to_come(floors_to_come)}, on the labels alone."
+    elif not gains and _is_floor_unfinished(methods, alone):
+        section["why"] = "The run on the labels alone is not finished."
+    elif not gains:
+        section["why"] = "To find out, train on the labels alone too, and compare:"
+        section["how"] = _how(methods[0])
+    return section
 
 
-def _fits(floor: Coming, methods: Sequence[Group]) -> bool:
+def _will_be_floor(runs: Runs, methods: Sequence[Runs]) -> bool:
     """Whether it will be some method's floor, by what the configurations say."""
     task = attrgetter("data", "split", "model.name", "rounds")
-    return any(task(floor.config) == task(group.config) for group in methods)
+    tasks = [task(method.config) for method in methods]
+    return role_of(runs) == ALONE and task(runs.config) in tasks
+
+
+def _is_floor_unfinished(methods: Sequence[Runs], alone: Sequence[Runs]) -> bool:
+    unfinished = [floor for floor in alone if not floor.finished]
+    return any(is_same_task(runs[0], floor[0]) for runs in methods for floor in unfinished)
 
 
 def _to_come(labels: Sequence[str]) -> str:
-    return f"{_listed(labels)} {'is' if len(labels) == 1 else 'are'} still to come."
+    return f"{_listed(labels)} {'is' if len(labels) == 1 else 'are'} still to come"
 
 
-def _without_methods(groups: Sequence[Group]) -> str:
+def _without_methods(groups: Sequence[Runs]) -> str:
     """Why there is no answer; who has all images at one place learns from the unlabelled ones, but
     from no client.
     """
-    pooled = [group.label for group in groups if at_one_place(group.config)]
+    pooled = [runs.name for runs in groups if at_one_place(runs.config)]
     if not pooled:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
     return (
         f"{_listed(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} "
-        "for federations, "
-        "but no answer about clients that keep their images."
+        "for federations, but no answer about clients that keep their images."
     )
 
 
@@ -189,88 +154,15 @@ def _listed(labels: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
-def _answer(group: Group, alone: Sequence[Group], examiner: Examiner) -> dict[str, Any] | None:
-    """Against the best one where several labels-only runs fit: the honest floor."""
-    fitting = {floor.label: pairs for floor in alone if (pairs := _pairs(group, floor))}
-    if not fitting:
-        return None
-    floor, pairs = max(fitting.items(), key=lambda each: fmean(_end(its) for _, its in each[1]))
-    help = Help(
-        group.label,
-        floor,
-        _difference(pairs, examiner),
-        any(heard(mine.history) for mine, _ in pairs),
-    )
-    sentence = _sentence(help)
-    if len(pairs) == 1 and group.hub is None:
+def _answer(gain: Help, methods: Sequence[Runs], alone: Sequence[Runs]) -> dict[str, Any]:
+    runs = next(each for each in methods if each.name == gain.label)
+    floor = next(each for each in alone if each.name == gain.floor)
+    sentence = _sentence(gain)
+    if len(pairs_on_one_task(runs, floor)) == 1 and hub_of(runs) is None:
         sentence += " Repeat both with --seeds 5."
-    if not group.finished:
+    if not runs.finished:
         sentence += " The run is not finished, so this may change."
-    return asdict(help) | {"verdict": help.answer.capitalize(), "sentence": sentence}
-
-
-def against_the_best(groups: Sequence[Group], examiner: Examiner) -> dict[str, Difference | None]:
-    """By label, the gap to the best one on the same task that is no reference; None for the best
-    itself.
-
-    What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured
-    against.
-    """
-    ended = [group for group in groups if group.finished and all(run.tested for run in group.runs)]
-    judged = [group for group in ended if role(group) != "reference"]
-    ranked = sorted(judged, key=lambda group: -last(group.runs, _result(group)).mean)
-    found: dict[str, Difference | None] = {}
-    for group in ended:
-        top = next((each for each in ranked if each is group or _comparable(group, each)), group)
-        if top is not group:
-            found |= {top.label: None, group.label: _difference(_comparable(group, top), examiner)}
-    return found
-
-
-def _comparable(group: Group, other: Group) -> list[tuple[Told, Told]]:
-    """All of their runs in pairs: same seeds, data and labelled images; what a reference had more
-    is no difference.
-    """
-    if [run.config.seed for run in group.runs] != [run.config.seed for run in other.runs]:
-        return []
-    pairs = list(zip(group.runs, other.runs, strict=True))
-    known = role(group) == "reference"
-    alike = all(
-        a.config.data == b.config.data and (known or _labels(a) == _labels(b)) for a, b in pairs
-    )
-    return pairs if alike else []
-
-
-def _difference(pairs: Sequence[tuple[Told, Told]], examiner: Examiner) -> Difference:
-    gaps = [_end(mine) - _end(its) for mine, its in pairs]
-    return over_seeds(gaps) or over_images(gaps[0], *map(examiner.right, pairs[0]))
-
-
-def _pairs(group: Group, floor: Group) -> list[tuple[Told, Told]]:
-    """Tested runs of one seed on one task, the floor's to its end."""
-    others = {run.config.seed: run for run in floor.runs if run.tested and run.finished}
-    found = [
-        (run, others[run.config.seed])
-        for run in group.runs
-        if run.tested and run.config.seed in others
-    ]
-    return [pair for pair in found if _same_task(*pair)]
-
-
-def _same_task(a: Told, b: Told) -> bool:
-    """The same net, data, labelled images and rounds; which are unlabelled makes no difference to
-    labels alone.
-    """
-    alike = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
-    return alike[0] == alike[1] and _labels(a) == _labels(b)
-
-
-def _labels(run: Told) -> tuple[list[int], list[list[int]]]:
-    return run.split.hub.tolist(), [part.tolist() for part in run.split.labelled if len(part)]
-
-
-def _end(run: Told) -> float:
-    return float(run.tested[-1]["accuracy"][run.names[0]])
+    return asdict(gain) | {"verdict": gain.answer.capitalize(), "sentence": sentence}
 
 
 def _sentence(help: Help) -> str:
@@ -282,38 +174,71 @@ def _sentence(help: Help) -> str:
     )
 
 
-def _how(group: Group) -> list[str]:
+def gaps_to_best(groups: Sequence[Runs], report: ModelReport) -> dict[str, Difference | None]:
+    """By label, the gap to the best one on the same task that is no reference; None for the best
+    itself.
+
+    What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured
+    against.
+    """
+    ended = [runs for runs in groups if runs.finished and len(runs.tested) == len(runs)]
+    judged = [runs for runs in ended if role_of(runs) != REFERENCE]
+    ranked = sorted(judged, key=lambda runs: -runs.last.accuracy)
+    found: dict[str, Difference | None] = {}
+    for runs in ended:
+        top = next((each for each in ranked if each is runs or _all_pairs(runs, each)), runs)
+        if top is not runs:
+            found[top.name] = None
+            found[runs.name] = difference(_all_pairs(runs, top), report.right)
+    return found
+
+
+def _all_pairs(runs: Runs, other: Runs) -> Pairs:
+    """All of their seeds in pairs, if they have the same seeds, data and labelled images; what a
+    reference had more is no difference.
+    """
+    if [run.seed for run in runs] != [run.seed for run in other]:
+        return []
+    is_pooled = role_of(runs) == REFERENCE
+    pairs = list(zip(runs, other, strict=True))
+    for a, b in pairs:
+        if a.config.data != b.config.data:
+            return []
+        if not is_pooled and labelled_images(a) != labelled_images(b):
+            return []
+    return pairs
+
+
+def _how(runs: Runs) -> list[str]:
     """The commands that answer the question."""
-    config = group.config
-    split = config.split
-    drawn = {"--labels": split.labels, "--partition": split.partition, "--clients": split.clients}
-    data = {
-        "--data": config.data.name,
-        "--data-root": config.data.root,
-        **({} if config.holders else drawn),
-        "--split-file": config.split.file,
-    }
-    options = {
+    config, split, hub = runs.config, runs.config.split, hub_of(runs)
+    options: dict[str, Any] = {
         "--use": config.use,
-        **({} if group.hub else data),
         "--model": config.model.name,
         "--norm": config.model.norm,
         "--rounds": config.rounds,
         "--seed": config.seed,
-        "--seeds": None if group.hub else len(group.runs),
         "--set": config.data.images and f"data.images={config.data.images}",
     }
-    given = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
-    given += ["--allow-partial"] * config.data.allow_partial
-    outs = {method: f"{group.path.name}-{method}" for method in floors(group.runs[0].split)}
+    if hub is None:
+        options |= {"--data": config.data.name, "--data-root": config.data.root}
+        options |= {"--split-file": split.file, "--seeds": len(runs)}
+    if hub is None and not config.holders:
+        options |= {"--labels": split.labels, "--partition": split.partition}
+        options |= {"--clients": split.clients}
+    words = [[name, str(value)] for name, value in options.items() if value is not None]
+    given = [*chain.from_iterable(words), *["--allow-partial"] * config.data.allow_partial]
+    commands, outs = [], []
+    for method in floors(runs[0].split):
+        outs.append(str(folder_beside(runs, method)))
+        command = shlex.join(["fedglean", "run", method, *given, "--out", outs[-1]])
+        if hub is not None:
+            alone = method == "hub-only" and not any(map(len, runs[0].split.labelled))
+            command = hub.command(method, *given, out=outs[-1], asks_branches=not alone)
+        commands.append(command)
+    return [*commands, shlex.join(["fedglean", "report", str(runs.folder), *outs])]
 
-    def started(method: str, out: str) -> str:
-        if group.hub is not None:
-            alone = method == "hub-only" and not any(map(len, group.runs[0].split.labelled))
-            return group.hub.command(method, *given, out=out, asks_branches=not alone)
-        return shlex.join(["fedglean", "run", method, *given, "--out", out])
 
-    return [
-        *(started(method, out) for method, out in outs.items()),
-        shlex.join(["fedglean", "report", str(group.path), *outs.values()]),
-    ]
+def folder_beside(runs: Runs, ending: str) -> Path:
+    assert runs.folder is not None, "a page is of what lies in folders"
+    return runs.folder.parent / f"{runs.folder.resolve().name}-{ending}"

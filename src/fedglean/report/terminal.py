@@ -5,47 +5,22 @@ Where nobody watches (a pipe, a log file) the live line becomes a few plain ones
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from statistics import fmean, median, stdev
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
 
 import torch
 from rich.box import ROUNDED
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedglean.runs.config import Config
-from fedglean.runs.rounds import OnRound, OnRounds
+from fedglean.report.tracker import Lines
+from fedglean.runs.run import Line, Runs, Spread
 
-Line = Mapping[str, Any]
 #: Where nobody watches: lines per run, and the silence in seconds that is broken by one more.
 PLAIN_LINES, PLAIN_SECONDS = 5, 60.0
-
-
-class Score(Protocol):
-    """An accuracy and the round it was reached in."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def accuracy(self) -> float: ...
-
-
-class Result(Protocol):
-    """What is shown of a run."""
-
-    @property
-    def history(self) -> Sequence[Line]: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def bytes_sent(self) -> tuple[int, int]: ...
-    def score(self, name: str) -> tuple[Score, Score]: ...
 
 
 def screen() -> Console:
@@ -54,103 +29,108 @@ def screen() -> Console:
     return console if console.is_terminal else Console(width=160, highlight=False)
 
 
-@contextmanager
-def progress(
-    console: Console, label: str, config: Config, quiet: bool = False
-) -> Iterator[OnRound]:
-    """A function to call after each round, which shows it for as long as the context lasts."""
-    compiles = config.engine.compile and config.engine.device != "cpu" and torch.cuda.is_available()
-    start = "compiling, which takes minutes" if compiles else "starting"
-    if quiet:
-        yield lambda line: None
-    elif console.is_terminal:
-        with _bar(console) as bar:
-            task = bar.add_task(label, total=config.rounds, state=start)
-            yield _live(bar, task, config.rounds)
-            if not bar.tasks[0].completed:  # it was finished before
-                bar.remove_task(task)
-    else:
-        if compiles:
-            console.print(f"{label}: {start}", highlight=False, soft_wrap=True)
-        yield _plain(console, label, config.rounds)
+class Terminal:
+    """A tracker that shows rounds while they are trained, on standard error."""
 
+    def __init__(self, label: str | None = None, console: Console | None = None) -> None:
+        self.label = label
+        self.console = console or Console(stderr=True)
+        self.bar: Progress | None = None
 
-@contextmanager
-def rounds_shown(label: str, config: Config, seeds: int, quiet: bool) -> Iterator[OnRounds]:
-    """`progress` of several seeds, on standard error."""
-    name = label + (f", {seeds} seeds" if seeds > 1 else "")
-    with progress(Console(stderr=True), name, config, quiet) as on_round:
-        yield means(on_round)
+    def begin(self, runs: Runs) -> None:
+        engine = runs.config.engine
+        compiles = engine.compile and engine.device != "cpu" and torch.cuda.is_available()
+        start = "compiling, which takes minutes" if compiles else "starting"
+        if self.label is None:
+            self.label = runs.name + (f", {len(runs)} seeds" if len(runs) > 1 else "")
+        self.rounds = runs.config.rounds
+        self.began = self.shown = time.monotonic()
+        self.words = RoundWords(self.rounds)
+        if self.console.is_terminal:
+            self.bar = _bar(self.console)
+            self.bar.start()
+            self.bar.add_task(self.label, total=self.rounds, state=start)
+        elif compiles:
+            self._print(start)
 
+    def round(self, lines: Lines) -> None:
+        line = mean_line(list(lines.values()))
+        state = self.words.of(line)
+        if self.bar is not None:
+            self.bar.update(self.bar.tasks[0].id, completed=line["round"], state=state)
+            return
+        now = time.monotonic()
+        is_final = bool(line.get("final"))
+        is_due = line["round"] in self._due() or now - self.shown >= PLAIN_SECONDS
+        if is_due or is_final:
+            where = "after the last round" if is_final else f"round {line['round']}/{self.rounds}"
+            self._print(f"{where}, {state}, {duration(now - self.began)} so far")
+            self.shown = now
 
-def means(on_round: OnRound) -> OnRounds:
-    return lambda lines: on_round(mean_line(lines) if len(lines) > 1 else lines[0])
+    def end(self, runs: Runs) -> None:
+        if self.bar is not None:
+            if not self.bar.tasks[0].completed:  # it was finished before
+                self.bar.remove_task(self.bar.tasks[0].id)
+            self.bar.stop()
+
+    def _due(self) -> set[int]:
+        parts = range(1, PLAIN_LINES + 1)
+        return {max(1, self.rounds * part // PLAIN_LINES) for part in parts}
+
+    def _print(self, text: str) -> None:
+        self.console.print(f"{self.label}: {text}", highlight=False, soft_wrap=True)
 
 
 def _bar(console: Console) -> Progress:
-    columns = ("[bold]{task.description}", "{task.completed}/{task.total}")
-    texts = [TextColumn(column) for column in columns]
     return Progress(
-        texts[0],
+        TextColumn("[bold]{task.description}"),
         BarColumn(20),
-        texts[1],
+        TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
         console=console,
     )
 
 
-def _live(bar: Progress, task: TaskID, rounds: int) -> OnRound:
-    told = _teller(rounds)
-
-    def on_round(line: dict[str, Any]) -> None:
-        bar.update(task, completed=line["round"], state=told(line))
-
-    return on_round
-
-
-def _plain(console: Console, label: str, rounds: int) -> OnRound:
-    due = {max(1, rounds * part // PLAIN_LINES) for part in range(1, PLAIN_LINES + 1)}
-    told, began = _teller(rounds), time.monotonic()
-    shown = began
-
-    def on_round(line: dict[str, Any]) -> None:
-        nonlocal shown
-        state, now = told(line), time.monotonic()
-        final = line.get("final")
-        if line["round"] in due or final or now - shown >= PLAIN_SECONDS:
-            where = "after the last round" if final else f"round {line['round']}/{rounds}"
-            console.print(
-                f"{label}: {where}, {state}, {duration(now - began)} so far",
-                highlight=False,
-                soft_wrap=True,
-            )
-            shown = now
-
-    return on_round
-
-
-def _teller(rounds: int) -> Callable[[Line], str]:
-    """Puts a round into words; remembers the last accuracy for rounds without a test.
+class RoundWords:
+    """Puts rounds into words; remembers the last accuracy for those without a test.
 
     Time left follows from the median of the last rounds: the first ones may compile for minutes.
     """
-    began, accuracy, taken = time.monotonic(), "", deque[float](maxlen=20)
 
-    def tell(line: Line) -> str:
-        nonlocal began, accuracy
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.latest = time.monotonic()
+        self.seconds = deque[float](maxlen=20)
+        self.accuracy = ""
+
+    def of(self, line: Line) -> str:
         now = time.monotonic()
-        taken.append(now - began)
-        began = now
+        self.seconds.append(now - self.latest)
+        self.latest = now
         if line.get("accuracy"):
-            accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
+            self.accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
+        words = [self.accuracy]
         share = line.get("pseudo", {}).get("confident_share")
-        confident = "" if share is None else f"confident {percent(share)}"
-        left = median(taken) * (rounds - line["round"])
-        remaining = f"{duration(left)} left" if line["round"] < rounds else ""
-        return ", ".join(filter(None, (accuracy, confident, remaining)))
+        if share is not None:
+            words.append(f"confident {percent(share)}")
+        if line["round"] < self.rounds:
+            left = median(self.seconds) * (self.rounds - line["round"])
+            words.append(f"{duration(left)} left")
+        return ", ".join(filter(None, words))
 
-    return tell
+
+def mean_line(lines: Sequence[Line]) -> Line:
+    """A round of several seeds as one line: the means over them."""
+    if len(lines) == 1:
+        return lines[0]
+    merged: dict[str, Any] = {"round": lines[0]["round"], "final": lines[0].get("final", False)}
+    for part in ("accuracy", "pseudo"):
+        tables = [line[part] for line in lines if line.get(part)]
+        for name in tables[0] if tables else ():
+            values = [table[name] for table in tables if name in table]
+            merged.setdefault(part, {})[name] = fmean(values)
+    return merged
 
 
 def percent(share: float) -> str:
@@ -180,68 +160,49 @@ def size(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def result_table(result: Result, title: str) -> Table:
-    """A row a predictor: the last round and the best one in columns of their own."""
-    table = _table(title, "predictor", "last >", "best >", "in round >")
-    for name in result.names:
-        last, best = result.score(name)
-        table.add_row(name, percent(last.accuracy), percent(best.accuracy), str(best.round))
-    down, up = result.bytes_sent
-    refused = sum(len(line.get("refused", ())) for line in result.history)
-    sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
-    table.caption = f"{duration(result.seconds)}, {sent}" + (
-        f", {refused} uploads refused" if refused else ""
-    )
-    return table
-
-
-def mean_line(lines: Sequence[Line]) -> dict[str, Any]:
-    """A round of several seeds as one line: the means over them."""
-    merged: dict[str, Any] = {"round": lines[0]["round"], "final": lines[0].get("final", False)}
-    for part in ("accuracy", "pseudo"):
-        tables = [line[part] for line in lines if line.get(part)]
-        if tables:
-            merged[part] = {
-                name: fmean(table[name] for table in tables if name in table) for name in tables[0]
-            }
-    return merged
-
-
-def seeds_table(results: Sequence[Result], title: str) -> Table:
-    """A row a predictor: mean and standard deviation over the seeds, the worst and the best seed in
-    brackets.
+def results_table(runs: Runs) -> Table:
+    """A row a predictor: the last round and the best one in columns of their own; of several seeds
+    mean and standard deviation, the worst and the best seed in brackets.
     """
-    table = _table(title, "predictor", "last >", "best >")
-    for name in results[0].names:
-        scores = [result.score(name) for result in results]
-        last, best = ([score.accuracy for score in part] for part in zip(*scores, strict=True))
-        table.add_row(name, _with_deviation(last), _with_deviation(best))
-    table.caption = (
-        f"{duration(sum(result.seconds for result in results))} for {len(results)} seeds"
-    )
+    if len(runs) > 1:
+        table = _table(runs.title, "predictor", "last >", "best >")
+        for name in runs.names:
+            last, best = runs.score(name)
+            table.add_row(name, _with_deviation(last.spread), _with_deviation(best.spread))
+        table.caption = f"{duration(runs.seconds)} for {len(runs)} seeds"
+        return table
+    table = _table(runs.title, "predictor", "last >", "best >", "in round >")
+    for name in runs.names:
+        last, best = runs.score(name)
+        table.add_row(name, percent(last.accuracy), percent(best.accuracy), str(best.round))
+    down, up = runs.bytes_sent
+    sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
+    table.caption = f"{duration(runs.seconds)}, {sent}"
+    if refused := sum(len(line.get("refused", ())) for line in runs.history):
+        table.caption += f", {refused} uploads refused"
     return table
 
 
-def _with_deviation(values: Sequence[float]) -> str:
-    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * fmean(values):.1f}{spread} % ({100 * min(values):.1f}-{100 * max(values):.1f})"
-
-
-def comparison(runs: Mapping[str, Sequence[Result]], title: str) -> Table:
+def demo_table(results: Mapping[str, Runs], title: str) -> Table:
     """A row a label; over several seeds the mean, with the worst and the best seed in brackets."""
     table = _table(title, "", "last >", "best >", "seconds >")
-    for label, results in runs.items():
-        scores = [result.score(result.names[0]) for result in results]
-        last, best = ([score.accuracy for score in part] for part in zip(*scores, strict=True))
-        seconds = fmean(result.seconds for result in results)
-        table.add_row(label, _spread(last), _spread(best), f"{seconds:.1f}")
+    for label, runs in results.items():
+        cells = [_with_range(score.spread, len(runs)) for score in (runs.last, runs.best)]
+        table.add_row(label, *cells, f"{runs.seconds / len(runs):.1f}")
     return table
 
 
-def _spread(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return percent(values[0])
-    return f"{percent(fmean(values))} ({100 * min(values):.1f}-{100 * max(values):.1f})"
+def _with_deviation(spread: Spread) -> str:
+    mean, deviation = 100 * spread.mean, 100 * spread.deviation
+    return f"{mean:.1f} ± {deviation:.1f} % ({_range(spread)})"
+
+
+def _with_range(spread: Spread, seeds: int) -> str:
+    return percent(spread.mean) + (f" ({_range(spread)})" if seeds > 1 else "")
+
+
+def _range(spread: Spread) -> str:
+    return f"{100 * spread.worst:.1f}-{100 * spread.best:.1f}"
 
 
 def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:

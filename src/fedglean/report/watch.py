@@ -5,7 +5,6 @@ Two addresses are answered, the page and its data; no other file can be had. A r
 this machine as its host, so that no site in the reader's browser can ask in its own name.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,9 +14,10 @@ from threading import Lock
 from typing import Any
 
 from fedglean.errors import ConfigError, FedgleanError
-from fedglean.report.examine import Examiner
-from fedglean.report.gather import survey
-from fedglean.report.page import page, told
+from fedglean.report.examine import ModelReport
+from fedglean.report.gather import gather
+from fedglean.report.page import page, page_data
+from fedglean.sealed import digest
 
 HERE = "127.0.0.1"
 CHANGING = ("seeds.json", "compare.json", "metrics.jsonl", "model.safetensors")
@@ -29,7 +29,7 @@ class Watcher(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folders: Sequence[Path], port: int = 0) -> None:
-        self.folders, self.examiner, self.lock = folders, Examiner(), Lock()
+        self.folders, self.report, self.lock = folders, ModelReport(), Lock()
         self.mark, self.data = self._mark(), self._read()
         try:
             super().__init__((HERE, port), Answer)
@@ -51,8 +51,7 @@ class Watcher(ThreadingHTTPServer):
             return self.mark, self.data
 
     def _read(self) -> dict[str, Any]:
-        groups, coming = survey(self.folders)
-        return told(groups, self.examiner, live=True, coming=coming)
+        return page_data(gather(self.folders), self.report, live=True)
 
     def _mark(self) -> str:
         files = [
@@ -63,7 +62,7 @@ class Watcher(ThreadingHTTPServer):
             for place in sorted(folder.glob(below + name))
         ]
         states = [(str(place), place.stat().st_size, place.stat().st_mtime_ns) for place in files]
-        return hashlib.sha256(repr(states).encode()).hexdigest()[:32]
+        return digest(repr(states).encode())[:32]
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -1,102 +1,114 @@
-"""The functions of `import fedglean`: the same runs as on the command line."""
+"""The verbs of `import fedglean`: the same runs as on the command line."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedglean.report.picture import curves
+from fedglean.errors import ConfigError, StorageError
+from fedglean.report.loggers import trackers_of
+from fedglean.report.plots import learning_curves
+from fedglean.report.tracker import OnRound, Tracker, Trackers
+from fedglean.runs.compare import Comparison, carry_out, named_methods
 from fedglean.runs.config import Config, configure
-from fedglean.runs.result import Result
-from fedglean.runs.rounds import OnRound, OnRounds
-from fedglean.runs.rounds import resume as _resume
-from fedglean.runs.rounds import run as _run
-from fedglean.runs.seeds import SeedsResult
-from fedglean.runs.seeds import resume_seeds as _resume_seeds
-from fedglean.runs.seeds import run_seeds as _run_seeds
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.plan import Named, make_plan, read_record
+from fedglean.runs.run import Runs
+from fedglean.runs.seeds import resume as resume_one
+from fedglean.runs.seeds import resume_seeds, train, train_seeds
 from fedglean.trust import allow
+
+Track = str | Sequence[str | Tracker]
 
 
 def run(
     method: str | None = None,
+    seeds: int = 1,
     *,
-    preset: str | None = None,
-    file: Path | str | None = None,
+    config: Config | None = None,
     out: Path | str | None = None,
     on_round: OnRound | None = None,
+    track: Track = (),
     **options: Any,
-) -> Result:
+) -> Runs:
     """Train a method: `fedglean.run("semifl", data="digits", labels="hub:20", rounds=40,
     out="runs/first")`.
 
-    The options are those of `fedglean run`, including the method's settings. With `out` the run can
-    be resumed.
+    The options are those of `fedglean run`, including the method's settings, `preset` and `file`;
+    or give a whole `config`. Several seeds count up from option `seed` and train side by side. With
+    `out` the runs can be resumed. After every round `on_round` gets its lines by seed, and so do
+    trackers, such as "tensorboard".
     """
-    return train(configure(method, preset, file, **options), out, on_round)
+    if config is not None and (method is not None or options):
+        raise ConfigError("give either a configuration or a method with options")
+    config = config or configure(method, **options)
+    folder = None if out is None else Path(out)
+    trackers = Trackers(trackers_of(track), on_round)
+    if seeds == 1:
+        return _with_pictures(train(config, folder, trackers))
+    return _with_pictures(train_seeds(config, seeds, folder, trackers))
 
 
-def train(config: Config, out: Path | str | None = None, on_round: OnRound | None = None) -> Result:
-    """Train with a configuration; with `out`, write a run folder, including a picture of the
-    curves.
-    """
-    return _pictured(_run(config, None if out is None else Path(out), on_round))
-
-
-def resume(folder: Path | str, on_round: OnRound | None = None, trust: bool = False) -> Result:
-    """Continue an interrupted run, or return the result of a finished one. With `trust`, code that
-    the folder names may run.
-    """
-    if trust:
-        allow(folder)
-    return _pictured(_resume(Path(folder), on_round))
-
-
-def run_seeds(
-    method: str | None = None,
+def compare(
+    methods: str | Iterable[str] | Named,
     seeds: int = 3,
     *,
-    preset: str | None = None,
-    file: Path | str | None = None,
     out: Path | str | None = None,
-    on_rounds: OnRounds = lambda lines: None,
+    on_round: OnRound | None = None,
+    track: Track = (),
     **options: Any,
-) -> SeedsResult:
-    """`run` with several seeds side by side, counting up from option `seed`: `run_seeds("semifl",
-    4).last().mean`.
+) -> Comparison:
+    """Train methods on the same splits: `compare(["semifl", "fl2"], labels="hub:20",
+    out="runs/both").answer`.
+
+    A dictionary gives a method its own settings or label: `{"semifl": {}, "eager": {"method":
+    "semifl", "rate": 0.1}}`.
     """
-    return train_seeds(configure(method, preset, file, **options), seeds, out, on_rounds)
+    plan = make_plan(named_methods(methods), seeds, options)
+    folder = None if out is None else Path(out)
+    return carry_out(plan, folder, lambda: Trackers(trackers_of(track), on_round))
 
 
-def train_seeds(
-    config: Config,
-    seeds: int,
-    out: Path | str | None = None,
-    on_rounds: OnRounds = lambda lines: None,
-) -> SeedsResult:
-    """`train` with several seeds; `out` gets a run folder for each and a picture of all."""
-    return _group_pictured(_run_seeds(config, seeds, None if out is None else Path(out), on_rounds))
-
-
-def resume_seeds(
-    folder: Path | str, on_rounds: OnRounds = lambda lines: None, trust: bool = False
-) -> SeedsResult:
-    """Continue an interrupted group of seeds, or return the results of a finished one."""
+def resume(
+    folder: Path | str, on_round: OnRound | None = None, track: Track = (), trust: bool = False
+) -> Runs | Comparison:
+    """Go on with whatever was interrupted in a folder, or return the result of what is finished: a
+    run, the runs of several seeds, or a comparison. With `trust`, code that the folder names may
+    run.
+    """
+    folder = Path(folder)
     if trust:
         allow(folder)
-    return _group_pictured(_resume_seeds(Path(folder), on_rounds))
-
-
-def _group_pictured(group: SeedsResult) -> SeedsResult:
-    for result in group.results:
-        _pictured(result)
-    if group.folder is not None:
-        curves(
-            {group.results[0].config.method: group.results},
-            group.folder / "curves.png",
-            group.title,
+    kind = kind_of(folder)
+    if kind is Kind.COMPARISON:
+        plan = read_record(folder).plan()
+        return carry_out(plan, folder, lambda: Trackers(trackers_of(track), on_round))
+    if kind is Kind.FEDERATION:
+        raise StorageError(
+            f"{folder} holds {kind.value}; 'fedglean resume {folder}' starts its hub again"
         )
-    return group
+    trackers = Trackers(trackers_of(track), on_round)
+    if kind is Kind.SEEDS:
+        return _with_pictures(resume_seeds(folder, trackers))
+    return _with_pictures(resume_one(folder, trackers))
 
 
-def _pictured(result: Result) -> Result:
-    if result.folder is not None:
-        curves({result.config.method: [result]}, result.folder / "curves.png", result.title)
-    return result
+def open(folder: Path | str, trust: bool = False) -> Runs | Comparison:
+    """What a folder holds, finished or not, without training anything."""
+    folder = Path(folder)
+    if trust:
+        allow(folder)
+    return Comparison.of(folder) if kind_of(folder) is Kind.COMPARISON else Runs.of(folder)
+
+
+def _with_pictures(runs: Runs) -> Runs:
+    """The curves of each seed, and of all."""
+    for each in runs:
+        _draw(Runs(each.config, [each], each.folder))
+    if len(runs) > 1:
+        _draw(runs)
+    return runs
+
+
+def _draw(runs: Runs) -> None:
+    if runs.folder is not None:
+        learning_curves({runs.name: runs}, runs.folder / "curves.png", runs.title)

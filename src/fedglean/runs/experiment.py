@@ -77,16 +77,19 @@ def prepare(config: Config, split: Split | None = None) -> Experiment:
 
 
 def prepare_seeds(
-    config: Config, seeds: Sequence[int], splits: Sequence[Split] | None = None
+    config: Config,
+    seeds: Sequence[int],
+    splits: Sequence[Split] | None = None,
+    dataset: Dataset | None = None,
 ) -> list[Experiment]:
     """One experiment per seed. They share the data set, the method and the executor, so that they
-    can share a stack.
+    can share a stack. A data set that is there already is not loaded again.
     """
     device = chosen_device(config.engine.device)
     _check_placement(config.engine, device)
     settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
-    dataset = dataset_of(config)
+    dataset = dataset or dataset_of(config)
     configs = [replace(config, seed=seed) for seed in seeds]
     splits = [
         fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]

@@ -17,12 +17,13 @@ from fedglean import tree
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
 from fedglean.engine.here import Kept
-from fedglean.errors import ConfigError, StorageError, no_folder
+from fedglean.errors import UNREADABLE, ConfigError, StorageError, no_folder
 from fedglean.method import Mixture
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
+from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.tree import Record
 
@@ -139,14 +140,26 @@ class RunFolder:
             done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()]
         )
 
-    def history(self) -> bytes:
-        """The lines so far, for whoever looks on; the checkpoint vouches for all but the newest,
-        which may be torn.
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds so far, for whoever looks on; the checkpoint vouches for all but the newest,
+        which may be half written and is left out then.
         """
         notes = self.checkpoints.notes()  # read first: a run at work only adds lines
-        lines = self._metrics()
+        content = self._metrics()
         if notes:
-            self._check_history(lines[: notes["metrics"]], notes)
+            self._check_history(content[: notes["metrics"]], notes)
+        whole, _, _ = content.rpartition(b"\n")
+        path = self._metrics_path
+        lines = []
+        for number, text in enumerate(whole.splitlines(), 1):
+            try:
+                line = json.loads(text)
+            except UNREADABLE as error:
+                told = f"line {number} is not JSON ({error})"
+                raise StorageError(f"{path} is damaged: {told}") from error
+            if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+                raise StorageError(f"{path} is damaged: line {number} is not a round")
+            lines.append(line)
         return lines
 
     def _check_history(self, lines: bytes, notes: Mapping[str, Any]) -> None:
@@ -184,18 +197,15 @@ class RunFolder:
             kept.changed.clear()
         return due
 
-    def finish(
-        self, predictors: Mapping[str, Predictor], experiment: "Experiment", progress: Progress
-    ) -> None:
+    def finish(self, model: TrainedModel, config: Config, rounds: int) -> None:
         """Write the final predictors, in the order in which the method names them."""
-        parts = {name: _as_tree(predictor) for name, predictor in predictors.items()}
-        dataset = experiment.dataset
+        parts = {name: _as_tree(predictor) for name, predictor in model.predictors.items()}
         notes = {
-            "classes": dataset.classes,
-            "mean": dataset.mean,
-            "std": dataset.std,
-            "rounds": progress.done,
-            "config": fingerprint(experiment.config),
+            "classes": model.classes,
+            "mean": model.mean,
+            "std": model.std,
+            "rounds": rounds,
+            "config": fingerprint(config),
         }
         write_whole(self.model_path, pack(parts, **notes))
 
@@ -207,7 +217,7 @@ class RunFolder:
     def _metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def predictors(self) -> tuple[dict[str, Predictor], dict[str, Any]]:
+    def model(self) -> TrainedModel:
         """The final predictors and what is to be known to use them."""
         if not self.model_path.exists():
             raise StorageError(
@@ -222,7 +232,9 @@ class RunFolder:
         parts, notes = unpack(content, self.model_path, config.names.net)
         if config.use and config.names.holder("MODELS", config.model.name):
             self._check_unchanged(notes["config"])
-        return {name: _as_predictor(part) for name, part in parts.items()}, notes
+        predictors = {name: _as_predictor(part) for name, part in parts.items()}
+        classes, mean, std = (tuple(notes[name]) for name in ("classes", "mean", "std"))
+        return TrainedModel(predictors, classes, mean, std)
 
     def _metrics(self, length: int | None = None) -> bytes:
         """The history so far; what follows belongs to rounds that were not finished."""

@@ -1,10 +1,16 @@
 """What a folder holds: the only place that knows the files by which one can tell."""
 
+import json
 import re
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
-from fedglean.errors import StorageError
+from fedglean.errors import UNREADABLE, ConfigError, StorageError
+from fedglean.schema import read
+
+T = TypeVar("T")
 
 
 class Kind(Enum):
@@ -51,3 +57,42 @@ def check_is_free(folder: Path) -> None:
             raise StorageError(
                 f"{folder} is no run folder, and {path.name} is in it; name a new folder with --out"
             )
+
+
+@dataclass(frozen=True)
+class _Seeds:
+    """What seeds.json holds."""
+
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What done.json holds."""
+
+    done: int = 0
+
+
+def seeds_in(folder: Path) -> list[Path]:
+    """The run folders of several seeds; a copy that somebody put beside them is none."""
+    return [seed_folder(folder, seed) for seed in seeds_of(folder)]
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}"
+
+
+def seeds_of(folder: Path) -> list[int]:
+    return list(_noted(folder, "seeds.json", _Seeds).seeds)
+
+
+def rounds_of_all(folder: Path) -> int:
+    """How many rounds all of several seeds have done."""
+    return _noted(folder, "done.json", _Done).done if (folder / "done.json").exists() else 0
+
+
+def _noted(folder: Path, name: str, kind: type[T]) -> T:
+    try:
+        return read(kind, json.loads((folder / name).read_bytes()))
+    except (ConfigError, *UNREADABLE) as error:
+        raise StorageError(f"{folder} is damaged: its {name} cannot be read ({error})") from error

@@ -1,4 +1,4 @@
-"""Label images with a finished run."""
+"""Label image files with a finished run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from PIL import Image
 
 from fedglean.data.folders import read_image
 from fedglean.errors import DataError
-from fedglean.runs.evaluate import plain_logits
 from fedglean.runs.folder import RunFolder
 from fedglean.trust import allow
 
@@ -34,25 +33,22 @@ def predict(
     """Label image files with a run's first predictor: `predict("runs/first",
     ["some.png"])[0].label`.
 
-    Images are made grey or colour and scaled to what the model takes.
-    `tell` is called for every image that was scaled, because the model was not trained on such.
-    With `trust`, code that the folder names may run.
+    Images are made grey or colour and scaled to what the model takes. `tell` is called for every
+    image that was scaled, because the model was not trained on such. With `trust`, code
+    that the folder names may run.
     """
     if trust:
         allow(folder)
     paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
-    predictors, notes = RunFolder(Path(folder)).predictors()
-    predictor = next(iter(predictors.values()))
+    model = RunFolder(Path(folder)).model()
     if not paths:
         return []
-    stacked = torch.stack([_read(path, predictor.architecture.shape, tell) for path in paths])
-    rows = plain_logits(predictor, stacked, notes["mean"], notes["std"]).double().softmax(-1)
-    classes, found = notes["classes"], []
-    for path, row in zip(paths, rows, strict=True):
-        best = int(row.argmax())
-        shares = {name: float(share) for name, share in zip(classes, row, strict=True)}
-        found.append(Prediction(path, classes[best], float(row[best]), shares))
-    return found
+    found = model.predict(torch.stack([_read(path, model.shape, tell) for path in paths]))
+    predictions = []
+    for path, label, row in zip(paths, found.labels, found.probabilities.tolist(), strict=True):
+        probabilities = dict(zip(model.classes, row, strict=True))
+        predictions.append(Prediction(path, label, probabilities[label], probabilities))
+    return predictions
 
 
 def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) -> torch.Tensor:
@@ -63,10 +59,8 @@ def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) 
         raise DataError(f"there is no image {path}")
     image = read_image(path).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
-        tell(
-            f"{path}: {image.width} x {image.height} pixels, scaled to the model's {width} x "
-            f"{height}"
-        )
+        found = f"{image.width} x {image.height} pixels"
+        tell(f"{path}: {found}, scaled to the model's {width} x {height}")
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)
     return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)

@@ -20,7 +20,8 @@ from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder, commit
-from fedglean.runs.result import Result
+from fedglean.runs.run import Run as Result
+from fedglean.runs.trained import TrainedModel
 from fedglean.tree import Record
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -56,13 +57,13 @@ class Run:
     def result(self) -> Result:
         """The result of a run that is finished."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
+        dataset = experiment.dataset
         predictors = tested(experiment, progress)
+        model = TrainedModel(predictors, dataset.classes, dataset.mean, dataset.std)
         if folder is not None and not self.finished:
-            folder.finish(predictors, experiment, progress)
+            folder.finish(model, experiment.config, progress.done)
         path = folder.path if folder else None
-        return Result(
-            experiment.config, progress.history, predictors, experiment.dataset.classes, path
-        )
+        return Result(experiment.config, progress.history, path, experiment.split, model)
 
 
 def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:

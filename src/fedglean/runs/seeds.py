@@ -1,88 +1,65 @@
-"""Several seeds of one experiment: their rounds run side by side, which on a stack costs less than
-one by one.
+"""Train: one seed of an experiment, or several, whose rounds run side by side; on a stack that
+costs less than one by one.
 
     seeds.json      the seeds
     done.json       how many rounds all of them have done
     seed-K/         the run folder of seed K, as if it had been run alone
 
 Every random choice of a seed is what it would have been alone. Its last bits may not be: a wider
-stack may round differently. A round counts for all seeds or for none, so that a killed group
-continues to the same bits.
+stack may round differently. A round counts for all seeds or for none, so that killed seeds continue
+to the same bits.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
 
+from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
-from fedglean.errors import UNREADABLE, ConfigError, StorageError
+from fedglean.errors import ConfigError, StorageError
+from fedglean.report.tracker import Trackers
 from fedglean.runs.config import Config, fingerprint
-from fedglean.runs.experiment import prepare_seeds
+from fedglean.runs.experiment import prepare, prepare_seeds
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
-from fedglean.runs.result import Result
-from fedglean.runs.rounds import OnRounds, Run, play
+from fedglean.runs.kinds import (
+    Kind,
+    check_holds_no_several,
+    check_is_free,
+    kind_of,
+    rounds_of_all,
+    seed_folder,
+    seeds_of,
+)
+from fedglean.runs.rounds import Run as LiveRun
+from fedglean.runs.rounds import play
+from fedglean.runs.run import Run, Runs
 from fedglean.sealed import locked, write_whole
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and how far they are apart: the sample's standard deviation, 0 for a single
-    seed.
-    """
-
-    mean: float
-    deviation: float
-    worst: float
-    best: float
+def train(config: Config, out: Path | None = None, trackers: Trackers | None = None) -> Runs:
+    """One seed; with `out`, every finished round is saved there, and `resume` goes on from it."""
+    return _played([LiveRun.new(prepare(config), out)], out, trackers)
 
 
-@dataclass(frozen=True)
-class SeedsResult:
-    """The results by seed, and what they have in common."""
-
-    results: list[Result]
-    folder: Path | None = None
-
-    @property
-    def title(self) -> str:
-        config = self.results[0].config
-        return (
-            f"{config.method} on {config.data.title}, {len(self.results)} seeds, {config.rounds} "
-            "rounds"
-        )
-
-    def last(self, name: str | None = None) -> Spread:
-        """Accuracy after the last round."""
-        return _spread(
-            [result.score(name or result.names[0])[0].accuracy for result in self.results]
-        )
-
-    def best(self, name: str | None = None) -> Spread:
-        """Accuracy in each seed's best round, which is chosen on the test set."""
-        return _spread(
-            [result.score(name or result.names[0])[1].accuracy for result in self.results]
-        )
+def resume(folder: Path, trackers: Trackers | None = None) -> Runs:
+    """Go on with a run that was interrupted; a finished one is returned as it is."""
+    place = RunFolder(folder)
+    live = LiveRun.found(prepare(place.config(), place.split()), place)
+    return _played([live], folder, trackers)
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(
-        fmean(values), stdev(values) if len(values) > 1 else 0.0, min(values), max(values)
-    )
-
-
-def run_seeds(
+def train_seeds(
     config: Config,
     count: int,
     out: Path | None = None,
-    on_rounds: OnRounds = lambda lines: None,
+    trackers: Trackers | None = None,
     splits: Sequence[Split] | None = None,
-) -> SeedsResult:
-    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` if they
-    are given.
+    dataset: Dataset | None = None,
+) -> Runs:
+    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` and
+    `dataset` if they are there already.
     """
     if count < 1:
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
@@ -94,61 +71,52 @@ def run_seeds(
         )
     if out is not None:
         _check_free(out)
-        for place in _places(out, seeds):
+        for place in _folders(out, seeds):
             _clear_if_cut_off(place)
-    runs = [
-        Run.new(each, out and out / f"seed-{each.config.seed}")
-        for each in prepare_seeds(config, seeds, splits)
-    ]
+    live = []
+    for each in prepare_seeds(config, seeds, splits, dataset):
+        live.append(LiveRun.new(each, out and seed_folder(out, each.config.seed)))
     if out is not None:
         write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
-    return SeedsResult(_played(runs, on_rounds, out), out)
+    return _played(live, out, trackers, out and out / "done.json")
 
 
-def resume_seeds(folder: Path, on_rounds: OnRounds = lambda lines: None) -> SeedsResult:
-    """Continue a group that was interrupted; a finished one is returned as it is."""
-    seeds, done = _group(folder)
-    places = [RunFolder(place) for place in _places(folder, seeds)]
+def resume_seeds(
+    folder: Path, trackers: Trackers | None = None, dataset: Dataset | None = None
+) -> Runs:
+    """Go on with seeds that were interrupted; finished ones are returned as they are."""
+    if kind_of(folder) is not Kind.SEEDS:
+        raise StorageError(
+            f"{folder} does not hold the runs of several seeds; 'fedglean resume {folder}' "
+            "continues any run"
+        )
+    seeds, done = seeds_of(folder), rounds_of_all(folder)
+    places = [RunFolder(place) for place in _folders(folder, seeds)]
     for place in places:
         place.hold()
         place.checkpoints.settle(done)
-    experiments = prepare_seeds(places[0].config(), seeds, [place.split() for place in places])
-    runs = [
-        Run.found(experiment, place) for experiment, place in zip(experiments, places, strict=True)
-    ]
-    return SeedsResult(_played(runs, on_rounds, folder), folder)
-
-
-def _places(folder: Path, seeds: Iterable[int]) -> list[Path]:
-    return [folder / f"seed-{seed}" for seed in seeds]
-
-
-def _clear_if_cut_off(place: Path) -> None:
-    """A run that was cut off before its first round was safe begins anew; one that is being played
-    is left alone.
-    """
-    if not (place / "config.toml").exists():
-        return
-    with locked(place / "lock", place):
-        if not (place / "checkpoint/current.json").exists():
-            (place / "config.toml").unlink(missing_ok=True)  # another process may have been quicker
+    splits = [place.split() for place in places]
+    experiments = prepare_seeds(places[0].config(), seeds, splits, dataset)
+    live = [LiveRun.found(each, place) for each, place in zip(experiments, places, strict=True)]
+    return _played(live, folder, trackers, folder / "done.json")
 
 
 def ensure_seeds(
     config: Config,
     count: int,
     folder: Path,
-    on_rounds: OnRounds = lambda lines: None,
+    trackers: Trackers | None = None,
     splits: Sequence[Split] | None = None,
-) -> SeedsResult:
-    """Do what is left: train, continue, or return what is finished. A folder of other runs is
+    dataset: Dataset | None = None,
+) -> Runs:
+    """Do what is left: train, go on, or return what is finished. Another experiment's folder is
     refused.
     """
-    seeds = list(range(config.seed, config.seed + count))
     if kind_of(folder) is not Kind.SEEDS:
-        return run_seeds(config, count, folder, on_rounds, splits)
-    there, _ = _group(folder)
-    found = RunFolder(folder / f"seed-{there[0]}").config()
+        return train_seeds(config, count, folder, trackers, splits, dataset)
+    seeds = list(range(config.seed, config.seed + count))
+    there = seeds_of(folder)
+    found = RunFolder(seed_folder(folder, there[0])).config()
     if config.engine.executor == "auto":
         found = replace(found, engine=replace(found.engine, executor="auto"))
     if there != seeds or fingerprint(found) != fingerprint(config):
@@ -156,27 +124,57 @@ def ensure_seeds(
             f"{folder} holds runs with another configuration or other seeds; choose another folder "
             "with --out"
         )
-    if splits is not None:
-        for place, split in zip(_places(folder, seeds), splits, strict=True):
-            if split_digest(RunFolder(place).split()) != split_digest(split):
-                raise StorageError(
-                    f"{place} was trained on another split; choose another folder with --out"
-                )
-    return resume_seeds(folder, on_rounds)
+    for place, split in zip(_folders(folder, seeds), splits or (), strict=False):
+        if split_digest(RunFolder(place).split()) != split_digest(split):
+            raise StorageError(
+                f"{place} was trained on another split; choose another folder with --out"
+            )
+    return resume_seeds(folder, trackers, dataset)
 
 
-def _played(runs: list[Run], on_rounds: OnRounds, folder: Path | None) -> list[Result]:
+def _played(
+    live: list[LiveRun], folder: Path | None, trackers: Trackers | None, marker: Path | None = None
+) -> Runs:
     """Side by side in this process; where blocks go to workers, those are busy enough with one seed
     after the other.
     """
-    if runs[0].experiment.config.engine.placement != "here":
-        return [result for each in runs for result in play([each], on_rounds)]
-    return play(runs, on_rounds, folder and folder / "done.json")
+    trackers = trackers or Trackers()
+    config = live[0].experiment.config
+    runs = Runs(config, [_so_far(each) for each in live], folder, trackers.label)
+    trackers.begin(runs)
+    try:
+        if config.engine.placement == "here":
+            results = play(live, lambda lines: trackers.round(runs), marker)
+        else:
+            results = []
+            for each in live:
+                results += play([each], lambda lines: trackers.round(runs))
+        runs = replace(runs, runs=results)
+    finally:
+        trackers.end(runs)
+    return runs
 
 
-def members(folder: Path) -> list[Path]:
-    """The run folders of a group; a copy that somebody put beside them is none."""
-    return _places(folder, _group(folder)[0])
+def _so_far(live: LiveRun) -> Run:
+    """Its history is that of the run itself and grows with it."""
+    experiment = live.experiment
+    folder = None if live.folder is None else live.folder.path
+    return Run(experiment.config, live.progress.history, folder, experiment.split)
+
+
+def _folders(folder: Path, seeds: Iterable[int]) -> list[Path]:
+    return [seed_folder(folder, seed) for seed in seeds]
+
+
+def _clear_if_cut_off(place: Path) -> None:
+    """A run that was cut off before its first round was safe begins anew; one that is being played
+    is left alone.
+    """
+    if kind_of(place) is None:
+        return
+    with locked(place / "lock", place):
+        if not (place / "checkpoint/current.json").exists():
+            (place / "config.toml").unlink(missing_ok=True)  # another process may have been quicker
 
 
 def _check_free(folder: Path) -> None:
@@ -184,19 +182,3 @@ def _check_free(folder: Path) -> None:
         raise StorageError(f"{folder} already holds a run; 'fedglean resume {folder}' continues it")
     check_holds_no_several(folder)
     check_is_free(folder)
-
-
-def _group(folder: Path) -> tuple[list[int], int]:
-    if kind_of(folder) is not Kind.SEEDS:
-        raise StorageError(
-            f"{folder} does not hold the runs of several seeds; 'fedglean resume {folder}' "
-            "continues any run"
-        )
-    try:
-        seeds = [int(seed) for seed in json.loads((folder / "seeds.json").read_bytes())["seeds"]]
-        marker = folder / "done.json"
-        return seeds, int(json.loads(marker.read_bytes())["done"]) if marker.exists() else 0
-    except UNREADABLE as error:
-        raise StorageError(
-            f"{folder} is damaged: its list of seeds cannot be read ({error})"
-        ) from error

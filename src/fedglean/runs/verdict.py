@@ -6,7 +6,7 @@ A single seed, or several that differ by the same few images, leave only the tes
 that interval says how sure one is of two models, not of the methods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, sqrt
 from statistics import fmean, stdev
@@ -14,13 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.methods.central import Central
 from fedglean.runs.config import Config
-from fedglean.runs.evaluate import plain_logits
-from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult, Spread
+from fedglean.runs.run import Run, Runs, Spread
 
 #: Trained on the labels that there are and on nothing else: what unlabelled clients are measured
 #: against.
@@ -44,7 +41,10 @@ NEVER = 3.69
 IMAGES = "the test images of one seed, without the spread between seeds"
 UNTESTED = "one seed, which says nothing until its final models are tested image by image"
 
-Results = Mapping[str, Sequence[Result]]
+Pairs = Sequence[tuple[Run, Run]]
+#: For every test image, 1 if a run's final model labels it rightly and else 0; None where that is
+#: not known.
+RightImages = Callable[[Run], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,8 @@ class Help:
     def answer(self) -> str:
         if not self.heard:
             return "no, they never had anything to train on"
-        return judged(self.gain.low, self.gain.high) + (
-            " with this seed" if self.gain.over == IMAGES else ""
-        )
+        where = " with this seed" if self.gain.over == IMAGES else ""
+        return judgement(self.gain.low, self.gain.high) + where
 
 
 def at_one_place(config: Config) -> bool:
@@ -117,86 +116,92 @@ def floors(split: Split) -> list[str]:
     """
     if not any(map(len, split.unlabelled)):
         return []
-    return ["hub-only"] * (len(split.hub) > 0) + ["fedavg"] * any(map(len, split.labelled))
+    found = ["hub-only"] if len(split.hub) else []
+    return [*found, "fedavg"] if any(map(len, split.labelled)) else found
 
 
-def heard(history: Sequence[Mapping[str, Any]]) -> bool:
+def has_sent(history: Sequence[Mapping[str, Any]]) -> bool:
     """Whether clients that were asked ever sent something; where none is asked, data come together
     otherwise.
     """
-    return any(line["answered"] for line in history) or not any(
-        line["abstained"] for line in history
-    )
+    has_answered = any(line["answered"] for line in history)
+    return has_answered or not any(line["abstained"] for line in history)
 
 
-def judged(low: float, high: float) -> str:
+def judgement(low: float, high: float) -> str:
     """What the interval of a gain says of whether it helped."""
-    return "yes" if low > 0 else "no, they did harm" if high < 0 else "too uncertain to say"
+    if low > 0:
+        return "yes"
+    return "no, they did harm" if high < 0 else "too uncertain to say"
 
 
-def rows(results: Results, best: str, dataset: Dataset) -> tuple[Row, ...]:
+def rows(results: Mapping[str, Runs], best: str, right: RightImages) -> tuple[Row, ...]:
     """A line a label, in the order given."""
-    return tuple(
-        Row(
-            label,
-            SeedsResult(list(mine)).last(),
-            SeedsResult(list(mine)).best(),
-            None if label == best else difference(mine, results[best], dataset),
-            fmean(sum(each.bytes_sent) for each in mine),
-            fmean(each.seconds for each in mine),
-        )
-        for label, mine in results.items()
-    )
+    table = []
+    for label, runs in results.items():
+        gap = None
+        if label != best:
+            gap = difference(list(zip(runs, results[best], strict=True)), right)
+        sent = fmean(sum(run.bytes_sent) for run in runs)
+        seconds = fmean(run.seconds for run in runs)
+        table.append(Row(label, runs.last.spread, runs.best.spread, gap, sent, seconds))
+    return tuple(table)
 
 
-def leader(results: Results, among: Sequence[str]) -> str | None:
+def leader(results: Mapping[str, Runs], among: Sequence[str]) -> str | None:
     """The highest mean accuracy after the last round; the first of equals, None of none."""
-    return max(
-        (label for label in among if label in results),
-        key=lambda label: SeedsResult(list(results[label])).last().mean,
-        default=None,
-    )
+    found = [label for label in among if label in results]
+    return max(found, key=lambda label: results[label].last.accuracy, default=None)
 
 
-def helped(
-    results: Results, methods: Sequence[str], alone: Sequence[str], dataset: Dataset
+def did_it_help(
+    methods: Iterable[Runs], alone: Sequence[Runs], right: RightImages
 ) -> tuple[Help, ...]:
-    """Each method against the best of those that had the labels alone, which is chosen against the
-    method.
-
-    Only against those of its own net and rounds: another net's accuracy says nothing about
-    unlabelled clients.
+    """Each method against the best of those that had the labels alone on the same task, which is
+    chosen against the method: the honest floor.
     """
-    fitting = {
-        label: leader(
-            results,
-            [floor for floor in alone if floor in results and _same_net(results, label, floor)],
-        )
-        for label in methods
-        if label in results
-    }
-    return tuple(
-        Help(
-            label,
-            floor,
-            difference(results[label], results[floor], dataset),
-            any(heard(each.history) for each in results[label]),
-        )
-        for label, floor in fitting.items()
-        if floor is not None
-    )
+    found = []
+    for runs in methods:
+        best: Pairs = ()
+        floor = ""
+        for other in alone:
+            pairs = pairs_on_one_task(runs, other)
+            if pairs and (not best or _floor_accuracy(pairs) > _floor_accuracy(best)):
+                best, floor = pairs, other.name
+        if best:
+            has_clients = any(has_sent(mine.history) for mine, _ in best)
+            found.append(Help(runs.name, floor, difference(best, right), has_clients))
+    return tuple(found)
 
 
-def _same_net(results: Results, label: str, floor: str) -> bool:
-    """And as many rounds."""
-    mine, its = (results[each][0].config for each in (label, floor))
-    return (mine.model.name, mine.rounds) == (its.model.name, its.rounds)
+def _floor_accuracy(pairs: Pairs) -> float:
+    return fmean(floor.last.accuracy for _, floor in pairs)
 
 
-def difference(mine: Sequence[Result], its: Sequence[Result], dataset: Dataset) -> Difference:
-    """Mine less its, by seed."""
-    gaps = [a.last.accuracy - b.last.accuracy for a, b in zip(mine, its, strict=True)]
-    return over_seeds(gaps) or over_images(gaps[0], right(mine[0], dataset), right(its[0], dataset))
+def pairs_on_one_task(runs: Runs, floor: Runs) -> Pairs:
+    """Tested runs of one seed on one task, the floor's to its end."""
+    others = {run.seed: run for run in floor.tested if run.finished}
+    pairs = [(run, others[run.seed]) for run in runs.tested if run.seed in others]
+    return [pair for pair in pairs if is_same_task(*pair)]
+
+
+def is_same_task(a: Run, b: Run) -> bool:
+    """The same net, data, labelled images and rounds: another net's accuracy says nothing about
+    unlabelled clients, and which images are unlabelled makes no difference to the labels alone.
+    """
+    tasks = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
+    return tasks[0] == tasks[1] and labelled_images(a) == labelled_images(b)
+
+
+def labelled_images(run: Run) -> tuple[list[int], list[list[int]]]:
+    """At the hub, and at those clients that have any."""
+    return run.split.hub.tolist(), [part.tolist() for part in run.split.labelled if len(part)]
+
+
+def difference(pairs: Pairs, right: RightImages) -> Difference:
+    """The first of each pair less the second, after the last round."""
+    gaps = [mine.last.accuracy - other.last.accuracy for mine, other in pairs]
+    return over_seeds(gaps) or over_images(gaps[0], right(pairs[0][0]), right(pairs[0][1]))
 
 
 def over_seeds(gaps: Sequence[float]) -> Difference | None:
@@ -232,13 +237,6 @@ def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Differen
     return Difference(gap, (2 * low - 1) * apart, (2 * high - 1) * apart, IMAGES)
 
 
-def right(result: Result, dataset: Dataset) -> Tensor:
-    """1 for every test image that the final model labels rightly, 0 for the others."""
-    predictor = result.predictors[result.names[0]]
-    output = plain_logits(predictor, dataset.test_images, dataset.mean, dataset.std)
-    return (output.argmax(-1).cpu() == dataset.test_labels).double()
-
-
 def answer(found: Sequence[Help], unlabelled: bool) -> str:
     """One sentence, whatever was compared."""
     question = "Did the unlabelled clients help?"
@@ -249,16 +247,15 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
             "a method that learns from them and one that does not, with the same model and rounds"
         )
         return f"{question} No answer: it takes {takes}."
-    several = len({each.floor for each in found}) > 1
-    answers = "; ".join(
-        f"{each.label}: {each.answer}, {each.gain}" + f" over {each.floor}" * several
-        for each in found
-    )
-    points = "in points" if several else f"in points over {found[0].floor}"
-    return (
-        f"{question} {answers}, {points} with 95 % intervals over "
-        f"{taken_over(each.gain for each in found)}."
-    )
+    points, answers = f"in points over {found[0].floor}", []
+    has_several_floors = len({each.floor for each in found}) > 1
+    if has_several_floors:
+        points = "in points"
+    for each in found:
+        over = f" over {each.floor}" if has_several_floors else ""
+        answers.append(f"{each.label}: {each.answer}, {each.gain}{over}")
+    intervals = f"95 % intervals over {taken_over(each.gain for each in found)}"
+    return f"{question} {'; '.join(answers)}, {points} with {intervals}."
 
 
 def taken_over(differences: Iterable[Difference]) -> str:

@@ -15,6 +15,7 @@ from matplotlib.image import imread
 from torch import Tensor
 
 from fedglean.report.bubbles import bubble_chart
+from fedglean.report.plots import accuracy_of
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.sealed import make_folder
 from fedglean.studies import Study, StudyOptions
@@ -25,7 +26,6 @@ from fedglean_papers.reproduce.panels import (
     Point,
     Points,
     Trace,
-    accuracy,
     keep,
     report,
     shown_title,
@@ -89,7 +89,7 @@ def _ratio(ratio: float) -> Training:
 def _with_and_without(names: Sequence[str]) -> dict[str, Trace]:
     return {
         f"{name} {word} SUMA": Trace(
-            Training(f"hassle/table2-{row}"), accuracy(name), _printed(row, name)
+            Training(f"hassle/table2-{row}"), accuracy_of(name), _printed(row, name)
         )
         for row, word in (("both", "with"), ("none", "without"))
         for name in names

@@ -24,7 +24,7 @@ from fedglean.models import Model
 from fedglean.randomness import fold_int, normal
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.result import Result
+from fedglean.runs.run import Run
 from fedglean.sealed import make_folder
 from fedglean.studies import StudyOptions
 from fedglean_papers.reproduce.panels import keep, shown_title
@@ -174,7 +174,7 @@ def surfaces(asked: StudyOptions) -> None:
     print(f"the paper says: {claims[0]}")
 
 
-def _solution(result: Result) -> tuple[Objective, Model]:
+def _solution(result: Run) -> tuple[Objective, Model]:
     assert result.folder is not None
     place = RunFolder(result.folder)
     experiment = prepare(place.config(), place.split())

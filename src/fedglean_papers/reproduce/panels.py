@@ -11,21 +11,21 @@ from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, NullLocator
 from rich.markup import escape
 from rich.table import Table
 
-from fedglean.report.picture import COLOURS, Read, in_common
+from fedglean.report.plots import ACCURACY, Curve, Read, colour_of, in_common, new_figure, tidy_axes
 from fedglean.report.terminal import screen
-from fedglean.runs.result import Result
+from fedglean.runs.run import Runs
 from fedglean.sealed import make_folder, write_whole
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.made_by import made_by
 from fedglean_papers.reproduce.trainings import Training, one_of, trained
 
 Number = float | str
+GREY = "#555555"
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,6 @@ class Point:
         return known.get(self.predictor or "best", known.get("round 100"))
 
 
-def accuracy(name: str | None = None) -> Read:
-    """Of a predictor, by default the method's first, in per cent."""
-
-    def read(line: Mapping[str, Any]) -> float | None:
-        scores = line.get("accuracy")
-        return 100 * scores[name or next(iter(scores))] if scores else None
-
-    return read
-
-
 def pseudo(measure: str, unit: float = 100) -> Read:
     def read(line: Mapping[str, Any]) -> float | None:
         value = line.get("pseudo", {}).get(measure)
@@ -119,9 +109,6 @@ def pseudo(measure: str, unit: float = 100) -> Read:
 
 def report(name: str) -> Read:
     return lambda line: line["report"].get(name)
-
-
-ACCURACY = "test accuracy in %"
 
 
 class Declared(Protocol):
@@ -175,7 +162,7 @@ class Points:
         return Panel(self.title, self.x_label, ACCURACY, lines, log_x=self.log_x)
 
 
-def by_round(label: str, results: Sequence[Result], trace: Trace) -> Line:
+def by_round(label: str, results: Runs, trace: Trace) -> Line:
     """Rounds in which every seed has the number."""
     rounds, values = in_common(results, trace.read)
     line = line_of(label, rounds, list(zip(*values, strict=True)), list(trace.published.items()))
@@ -319,8 +306,7 @@ def drawing(panels: Sequence[Panel], title: str) -> Canvas:
     """
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    canvas = Canvas(figsize=(max(8.0, 1.0 + 4.6 * columns), 0.6 + 3.6 * rows), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = new_figure(max(8.0, 1.0 + 4.6 * columns), 0.6 + 3.6 * rows)
     canvas.suptitle(title, x=0.01, ha="left", fontsize=10)
     places = canvas.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(places, panels, strict=False):
@@ -330,64 +316,52 @@ def drawing(panels: Sequence[Panel], title: str) -> Canvas:
     return canvas
 
 
-def _within(x: Number, places: Sequence[float]) -> bool:
-    return not isinstance(x, str) and x <= max(places, default=0)
-
-
 def _draw(axes: Axes, panel: Panel) -> None:
-    words = any(isinstance(x, str) for line in panel.lines for x in line.x)
-    order = {
-        x: float(place)
-        for place, x in enumerate(dict.fromkeys(x for line in panel.lines for x in line.x))
-    }
-
-    def place(x: Number) -> float:
-        return order[x] if words else float(x)
-
-    def at_the_edge(y: float, colour: str) -> None:
-        axes.plot(
-            1, y, "<", color=colour, ms=6, transform=axes.get_yaxis_transform(), clip_on=False
-        )
-
+    marks = dict.fromkeys(x for line in panel.lines for x in line.x)
+    words = any(isinstance(x, str) for x in marks)
+    order = {x: float(place if words else x) for place, x in enumerate(marks)}
     for number, line in enumerate(panel.lines):
-        colour, x = COLOURS[number % len(COLOURS)], [place(each) for each in line.x]
-        axes.plot(
-            x,
-            line.mean,
-            color=colour,
-            linewidth=1.6,
-            marker="o" if len(x) < 12 else "",
-            ms=4,
-            label=line.label,
-        )
-        if line.low != line.high:
-            axes.fill_between(x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
-        if panel.x_label != "round" and line.best:
-            axes.plot(x, line.best, "--", color=colour, linewidth=1)
-        known = [(each, y) for each, y in line.published if each in order or _within(each, x)]
-        axes.plot(
-            [place(each) for each, _ in known], [y for _, y in known], "x", color=colour, ms=6
-        )
-        if (best := dict(line.published).get("best")) is not None:
-            at_the_edge(best, colour)
+        _draw_line(axes, panel, line, number, order)
     for number, level in enumerate(panel.levels):
-        axes.axhline(
-            level.value,
-            color="#555555",
-            linestyle=("--", ":")[number % 2],
-            linewidth=1.2,
-            label=level.label,
-        )
+        look: dict[str, Any] = {
+            "color": GREY,
+            "linestyle": ("--", ":")[number % 2],
+            "linewidth": 1.2,
+        }
+        axes.axhline(level.value, label=level.label, **look)
         if level.published is not None:
-            at_the_edge(level.published, "#555555")
+            _mark_edge(axes, level.published, GREY)
     if panel.log_x:
         axes.set_xscale("log")
     if words or panel.log_x:
-        axes.set_xticks([place(x) for x in order], [str(x) for x in order])
+        axes.set_xticks(list(order.values()), [str(x) for x in order])
         axes.xaxis.set_minor_locator(NullLocator())
     if panel.x_label == "round":
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     _dress(axes, panel)
+
+
+def _draw_line(
+    axes: Axes, panel: Panel, line: Line, number: int, order: Mapping[Number, float]
+) -> None:
+    """With what was published of it: points, and its best round at the edge."""
+    colour, x = colour_of(number), [order[each] for each in line.x]
+    Curve(line.label, x, line.mean, line.low, line.high).draw(axes, number, dots_below=12)
+    if panel.x_label != "round" and line.best:
+        axes.plot(x, line.best, "--", color=colour, linewidth=1)
+    known = [(order.get(each, each), y) for each, y in line.published if _has_place(each, x, order)]
+    axes.plot([place for place, _ in known], [y for _, y in known], "x", color=colour, ms=6)
+    best = dict(line.published).get("best")
+    if best is not None:
+        _mark_edge(axes, best, colour)
+
+
+def _has_place(x: Number, places: Sequence[float], order: Mapping[Number, float]) -> bool:
+    return x in order or (not isinstance(x, str) and x <= max(places, default=0))
+
+
+def _mark_edge(axes: Axes, y: float, colour: str) -> None:
+    axes.plot(1, y, "<", color=colour, ms=6, transform=axes.get_yaxis_transform(), clip_on=False)
 
 
 def _dress(axes: Axes, panel: Panel) -> None:
@@ -399,11 +373,7 @@ def _dress(axes: Axes, panel: Panel) -> None:
         xs - {"best"}
     )
     marks += ["<: published best round"] * edge
-    axes.set_title(
-        panel.title + (f"  ({', '.join(marks)})" if marks else ""), loc="left", fontsize=10
-    )
+    tidy_axes(axes, panel.title + (f"  ({', '.join(marks)})" if marks else ""))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, framealpha=0.6)

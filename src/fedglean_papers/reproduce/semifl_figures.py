@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from fedglean.inputs import image_ops
+from fedglean.report.plots import accuracy_of
 from fedglean.runs.experiment import dataset_of
 from fedglean.sealed import make_folder
 from fedglean.studies import Study, StudyOptions
@@ -18,7 +19,6 @@ from fedglean_papers.reproduce.panels import (
     Number,
     Point,
     Trace,
-    accuracy,
     keep,
     pseudo,
     shown_title,
@@ -46,7 +46,7 @@ def _trace(preset: str) -> Trace:
     training = Training(f"semifl/{preset}")
     printed: dict[Number, float] = dict(zip(ROUNDS, FIGURE5.get(preset, ()), strict=False))
     printed.update(training.published)
-    return Trace(training, accuracy(), printed)
+    return Trace(training, accuracy_of(), printed)
 
 
 def _partitions(data: str, labels: tuple[int, ...]) -> Mapping[str, Any]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedglean.runs.result import Result
+from fedglean.report.plots import ACCURACY, accuracy_of
+from fedglean.runs.run import Runs
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.loss_surface import surfaces
 from fedglean_papers.reproduce.panels import (
-    ACCURACY,
     Curves,
     Figure,
     Line,
@@ -20,7 +20,6 @@ from fedglean_papers.reproduce.panels import (
     Point,
     Points,
     Trace,
-    accuracy,
     line_of,
     report,
 )
@@ -45,7 +44,7 @@ def _curve(preset: str) -> Trace:
     printed: dict[Number, float] = {
         int(key.removeprefix("round ")): y for key, y in training.published.items()
     }
-    return Trace(training, accuracy(), printed)
+    return Trace(training, accuracy_of(), printed)
 
 
 def _figure2(spread: str) -> dict[str, Trace]:
@@ -93,7 +92,7 @@ class Deviation:
         return Panel(title, "round", "standard deviation of accuracy in points", lines)
 
 
-def _spread_by_round(label: str, results: list[Result]) -> Line:
+def _spread_by_round(label: str, results: Runs) -> Line:
     """With the paper's divisor, the number of seeds: one seed alone has none."""
     if len(results) == 1:
         return line_of(label, [], [])
@@ -122,7 +121,7 @@ class RoundsTo:
         return Panel(self.title, ACCURACY, "rounds needed", lines)
 
 
-def _needed(label: str, results: list[Result]) -> Line:
+def _needed(label: str, results: Runs) -> Line:
     needed = {target: [result.rounds_to(target / 100) for result in results] for target in TARGETS}
     reached = {
         target: [float(n) for n in counts if n is not None] for target, counts in needed.items()

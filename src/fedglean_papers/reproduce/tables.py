@@ -27,8 +27,7 @@ from fedglean.data.layouts import find
 from fedglean.errors import UNREADABLE, DataError, StorageError, unknown
 from fedglean.report.terminal import duration, screen
 from fedglean.runs.config import DataConfig
-from fedglean.runs.result import Result
-from fedglean.runs.seeds import SeedsResult
+from fedglean.runs.run import Run, Runs
 from fedglean.runs.verdict import LABELS_ALONE
 from fedglean.sealed import make_folder, write_whole
 from fedglean.studies import Study, StudyOptions
@@ -152,9 +151,9 @@ def _on_disk(data: DataConfig) -> bool:
     return data.root is not None and find(PUBLISHED[data.name].layouts, Path(data.root)) is not None
 
 
-def compared(cell: str, preset: str, results: list[Result], asked: StudyOptions) -> list[Line]:
+def compared(cell: str, preset: str, results: Runs, asked: StudyOptions) -> list[Line]:
     """A line for each number that was printed of the cell."""
-    first, group = results[0], SeedsResult(results)
+    first = results[0]
     common = {
         "cell": cell,
         "preset": preset,
@@ -163,12 +162,13 @@ def compared(cell: str, preset: str, results: list[Result], asked: StudyOptions)
         "rounds_published": PRESETS[preset].layer["rounds"],
         "scale": asked.scale,
         "options": dict(asked.options),
-        "seconds": round(sum(result.seconds for result in results), 3),
+        "seconds": round(results.seconds, 3),
         **made_by(),
     }
     lines = []
     for number, published in (PRESETS[preset].published or {}).items():
         name = number if number in first.names else first.names[0]
+        last, best = (asdict(score.spread) for score in results.score(name))
         ours = [_as_printed(result, number) for result in results]
         tested = [value for value in ours if value is not None]
         mean = 100 * fmean(tested) if len(tested) == len(ours) else None
@@ -180,8 +180,8 @@ def compared(cell: str, preset: str, results: list[Result], asked: StudyOptions)
             "deviation": 100 * stdev(tested) if len(tested) > 1 else None,
             "difference": gap,
             "far": gap is not None and abs(gap) > FAR,
-            "last": {key: 100 * value for key, value in asdict(group.last(name)).items()},
-            "best": {key: 100 * value for key, value in asdict(group.best(name)).items()},
+            "last": {key: 100 * value for key, value in last.items()},
+            "best": {key: 100 * value for key, value in best.items()},
         }
         lines.append(common | line)
     return lines
@@ -193,7 +193,7 @@ def _convention(number: str, rounds: int) -> str:
     return number if int(number.removeprefix("round ")) <= rounds else f"{number}, here {rounds}"
 
 
-def _as_printed(result: Result, number: str) -> float | None:
+def _as_printed(result: Run, number: str) -> float | None:
     """The accuracy as the paper took it; a shortened run's last round stands for those that it does
     not reach.
     """

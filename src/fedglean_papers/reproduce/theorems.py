@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 
 from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
-from fedglean.report.picture import COLOURS
+from fedglean.report.plots import COLOURS
 from fedglean.sealed import make_folder, write_whole
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.convergence_theorem import METHODS, Visits, gaps, slope

@@ -13,10 +13,11 @@ from fedglean.data.partition import Split
 from fedglean.data.sources import PUBLISHED, load
 from fedglean.errors import unknown
 from fedglean.names import Names
-from fedglean.report.terminal import rounds_shown
+from fedglean.report.terminal import Terminal
+from fedglean.report.tracker import Trackers
 from fedglean.runs.config import FLAT, Config, DataConfig, configure, settings_of
 from fedglean.runs.experiment import dataset_of, divide_up
-from fedglean.runs.result import Result
+from fedglean.runs.run import Runs
 from fedglean.runs.seeds import ensure_seeds
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
@@ -151,12 +152,12 @@ def _size(data: DataConfig) -> tuple[int, int]:
     return len(dataset.train_images), len(dataset.classes)
 
 
-def trained(training: Training, asked: StudyOptions) -> list[Result]:
+def trained(training: Training, asked: StudyOptions) -> Runs:
     """Its results, one a seed; what is not done yet is done now."""
     config, folder = config_of(training, asked), asked.out / "runs" / training.name
-    with rounds_shown(training.name, config, asked.seeds, asked.quiet) as on_rounds:
-        splits = splits_of(training, config, asked.seeds)
-        return ensure_seeds(config, asked.seeds, folder, on_rounds, splits).results
+    trackers = Trackers([] if asked.quiet else [Terminal()], label=training.name)
+    splits = splits_of(training, config, asked.seeds)
+    return ensure_seeds(config, asked.seeds, folder, trackers, splits)
 
 
 def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | None:

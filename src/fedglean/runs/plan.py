@@ -1,0 +1,391 @@
+"""What a comparison will train: its methods, on which splits, and what cannot be compared.
+
+Everything is paired by seed: the split, the initial model and every random choice that methods have
+in common are the same.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedglean.data.dataset import Dataset
+from fedglean.data.partition import Split
+from fedglean.data.split_file import fitted
+from fedglean.errors import UNREADABLE, ConfigError, StorageError
+from fedglean.method import Declared
+from fedglean.names import Names
+from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
+from fedglean.runs.experiment import dataset_of, divide_up
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.verdict import (
+    ALL_LABELS,
+    LABELS_ALONE,
+    Help,
+    Row,
+    at_one_place,
+    floors,
+    is_reference,
+)
+from fedglean.schema import read, write
+
+#: What all have in common, by flag and place in a configuration. Model and rounds may be asked for
+#: by one alone.
+SHARED = {
+    "data": "data.name",
+    "partition": "split.partition",
+    "labels": "split.labels",
+    "clients": "split.clients",
+    "model": "model.name",
+    "rounds": "rounds",
+}
+
+#: Methods, presets or labels with the settings that each has for itself.
+Named = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a comparison."""
+
+    label: str
+    folder: str
+    config: Config
+
+    @property
+    def reference(self) -> bool:
+        return is_reference(self.config)
+
+    @property
+    def federated(self) -> bool:
+        """Whether there are clients to send anything to; a reference at one site is run as if it
+        were a client.
+        """
+        return not at_one_place(self.config)
+
+    @property
+    def labels_alone(self) -> bool:
+        return self.config.method in LABELS_ALONE
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, on which seeds; `notes` are choices that the user did not spell out."""
+
+    entries: tuple[Entry, ...]
+    seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    dataset: Dataset | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def shared(self) -> Config:
+        """The configuration whose data and split all share: the first that is no reference, for
+        references see the others' split in a way of their own.
+        """
+        others = (each.config for each in self.entries if not each.reference)
+        return next(others, self.entries[0].config)
+
+    @property
+    def title(self) -> str:
+        """What all methods have in common, in words."""
+        data, split = self.shared.data, self.shared.split
+        if self.shared.holders:
+            return f"{data.name}, who holds what as in {self.shared.holders}"
+        return f"{data.name}, {split.partition}, labels {split.labels}, {split.clients} clients"
+
+    def mark(self) -> str:
+        """A text that is equal for equivalent plans."""
+        marks: list[Any] = [[each.label, fingerprint(each.config)] for each in self.entries]
+        return json.dumps([*marks, list(self.seeds)])
+
+
+@dataclass(frozen=True)
+class EntryRecord:
+    """A line of compare.json."""
+
+    label: str
+    folder: str
+    config: dict[str, Any]
+    reference: bool = False
+    labels_alone: bool = False
+
+    def entry(self) -> Entry:
+        return Entry(self.label, self.folder, resolve(None, self.config, foreign=self.config))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What compare.json holds; there is no answer before all is done."""
+
+    entries: tuple[EntryRecord, ...]
+    seeds: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+    best: str = ""
+    rows: tuple[Row, ...] = ()
+    helped: tuple[dict[str, Any], ...] = ()
+    answer: str | None = None
+
+    def plan(self) -> Plan:
+        if not self.entries or not self.seeds:
+            raise StorageError("this comparison has no methods or no seeds")
+        return Plan(tuple(each.entry() for each in self.entries), self.seeds, self.notes)
+
+    def gains(self) -> tuple[Help, ...]:
+        known = []
+        for each in self.helped:
+            given = {name: value for name, value in each.items() if name != "answer"}
+            known.append(read(Help, given))
+        return tuple(known)
+
+
+def read_record(folder: Path) -> Record:
+    if kind_of(folder) is not Kind.COMPARISON:
+        raise StorageError(
+            f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run"
+        )
+    try:
+        return read(Record, json.loads((folder / "compare.json").read_bytes()))
+    except (ConfigError, *UNREADABLE) as error:
+        raise StorageError(
+            f"{folder} is damaged: its compare.json cannot be read ({error})"
+        ) from error
+
+
+def make_plan(named: Named, seeds: int, options: Mapping[str, Any]) -> Plan:
+    """The plan of a comparison, labels alone included; whatever cannot be compared is refused
+    here.
+    """
+    _check_words(named, seeds)
+    try:
+        entries = [
+            Entry(label, _slug(label), _configured(label, own, options))
+            for label, own in named.items()
+        ]
+    except ConfigError:
+        _refuse_settings_of_some(named, options)
+        raise
+    lead = next((each for each in entries if not each.reference), entries[0]).label
+    # What it asks for in its own name, it does not ask of the others.
+    own = {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}
+    first = _configured(lead, own, options)
+    numbers = tuple(range(first.seed, first.seed + seeds))
+    dataset = dataset_of(first)
+    splits = divide(first, numbers, dataset)
+    notes = _decisions(entries, lead, first, named, options)
+    entries = [
+        replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries
+    ]
+    for floor in floors(splits[0]):
+        if not any(each.config.method == floor for each in entries):
+            entries.append(_alone(floor, first))
+            notes.append(f"{floor} is added, to show what the labels alone are worth")
+    _check_methods(entries, dataset, splits)
+    _check_distinct(entries)
+    return Plan(tuple(entries), numbers, (*notes, *_remarks(entries)), dataset)
+
+
+def divide(config: Config, seeds: Sequence[int], dataset: Dataset) -> list[Split]:
+    """A split a seed."""
+    return [fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds]
+
+
+def split_for(entry: Entry, split: Split, dataset: Dataset) -> Split:
+    """The split as a method gets it: references know more than was given to anybody."""
+    if not entry.reference:
+        return split
+    nothing = split.hub[:0]
+    labelled, unlabelled = torch.cat([split.hub, *split.labelled]), torch.cat(split.unlabelled)
+    if entry.config.method not in ALL_LABELS:
+        return Split(nothing, (labelled,), (unlabelled,))
+    if bool((dataset.train_labels < 0).any()):
+        raise ConfigError(
+            f"'{entry.label}' needs a label for every image, but some of your images have none; "
+            "leave it out"
+        )
+    empty = tuple(nothing for _ in split.labelled)
+    if entry.config.method == "hub-all":
+        return Split(torch.cat([labelled, unlabelled]), empty, empty)
+    held = zip(split.labelled, split.unlabelled, strict=True)
+    return Split(split.hub, tuple(map(torch.cat, held)), empty)
+
+
+def _check_words(named: Named, seeds: int) -> None:
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ConfigError(
+            f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets "
+            "the first of them"
+        )
+    if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
+        raise ConfigError(
+            f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are"
+        )
+    if not named:
+        raise ConfigError(
+            "no method was named; name some, such as semifl ('fedglean list methods' shows them "
+            "all)"
+        )
+
+
+def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
+    own = dict(own)
+    presets = Names.of({**options, **own}.get("use")).tables["PRESETS"]
+    preset = own.pop("preset", label if label in presets and "method" not in own else None)
+    method = own.pop("method", None if preset else label)
+    alone = configure(method, preset, **options)
+    config = configure(method, preset, **{**options, **own})
+    if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
+        raise ConfigError(
+            f"'{label}' sets its own data, split or seed, but all methods share these; set them "
+            "for all"
+        )
+    return config
+
+
+def _refuse_settings_of_some(named: Named, options: Mapping[str, Any]) -> None:
+    """A setting that is meant for all of them must be one of each."""
+    methods = {label: own.get("method", label) for label, own in named.items()}
+    names = Names.of(options.get("use"))
+    settings = {
+        label: resolve(name, names=names).settings
+        for label, name in methods.items()
+        if name in names.tables["METHODS"]
+    }
+    for key, value in options.items():
+        having = [label for label, own in settings.items() if key in own]
+        lacking = [label for label in settings if label not in having]
+        if having and lacking:
+            raise ConfigError(
+                f"{lacking[0]} has no setting '{key}'; set it only for those that have it: "
+                f"{having[0]}:{key}={value}"
+            )
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "unnamed"
+
+
+def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
+    """Data, split, model and rounds as the first has them; a model or rounds of its own must be
+    asked for.
+    """
+    count = sum(map(len, (split.hub, *split.labelled)))
+    pooled = {"hub-all": {"labels": "all-hub"}, "fedavg-all": {"labels": "all"}}.get(
+        entry.config.method, {"labels": f"each:{count}", "clients": 1}
+    )
+    mine = replace(first.split, **pooled) if entry.reference else first.split
+    config = replace(entry.config, data=first.data, split=mine)
+    if not {"model", "model.name"} & set(own):
+        config = replace(config, model=replace(config.model, name=first.model.name))
+    return config if "rounds" in own else replace(config, rounds=first.rounds)
+
+
+def _alone(name: str, first: Config) -> Entry:
+    """As the first in all but the method and its settings; none of the methods that stand beside it
+    drops units.
+    """
+    general = write(first)
+    del general["method"], general["settings"]
+    general["model"]["dropout"] = 0.0
+    return Entry(name, _slug(name), resolve(name, general, names=first.names))
+
+
+def _decisions(
+    entries: Sequence[Entry], lead: str, first: Config, named: Named, options: Mapping[str, Any]
+) -> list[str]:
+    """What the first method decides for the others, where they would have it otherwise and the user
+    did not say.
+    """
+    notes = []
+    for name, key in SHARED.items():
+        if options.get(name, options.get(key)) is not None:
+            continue
+        value = attrgetter(key)
+        others = []
+        for each in entries:
+            is_asked = {name, key} & set(named[each.label])
+            if value(each.config) != value(first) and not each.reference and not is_asked:
+                others.append(f"{each.label} would have {value(each.config)}")
+        if others:
+            notes.append(f"{name} is {value(first)} for all, as for {lead} ({', '.join(others)})")
+    return notes
+
+
+def _remarks(entries: Sequence[Entry]) -> list[str]:
+    """In what the methods still differ, and what cannot be said because of it."""
+    remarks = []
+    having = [each for each in entries if "active" in each.config.settings]
+    shares = {each.label: each.config.settings["active"] for each in having}
+    if len(set(shares.values())) > 1:
+        each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
+        remarks.append(
+            f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it"
+        )
+    remarks += [
+        f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference
+    ]
+    alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
+    for each in entries:
+        other = (each.config.model.name, each.config.rounds) not in alone
+        if alone and other and not each.reference:
+            remarks.append(
+                f"whether {each.label} gained cannot be said: the labels alone train another model "
+                "or other rounds"
+            )
+    return remarks
+
+
+def _advantage(entry: Entry) -> str:
+    if entry.config.method in ALL_LABELS:
+        place = "hub" if entry.config.method == "hub-all" else "clients"
+        return f"it has all labels, at the {place}"
+    return "it has everybody's images in one place"
+
+
+def _check_methods(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) -> None:
+    """Every method can work with who has labels."""
+    for split in splits:
+        for entry in entries:
+            error = _refusal(entry, split_for(entry, split, dataset))
+            if error is None:
+                continue
+            able = []
+            names = entry.config.names
+            for name in names.tables["METHODS"]:
+                other = Entry(name, "", resolve(name, names=names))
+                if _refusal(other, split) is None:
+                    able.append(name)
+            raise ConfigError(
+                f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})"
+            )
+
+
+def _check_distinct(entries: Sequence[Entry]) -> None:
+    marks: dict[str, str] = {}
+    folders: set[str] = set()
+    for entry in entries:
+        other = marks.setdefault(fingerprint(entry.config), entry.label)
+        if other != entry.label:
+            raise ConfigError(
+                f"'{other}' and '{entry.label}' are the same run; leave one of them out"
+            )
+        if entry.folder in folders:
+            raise ConfigError(
+                f"two labels lead to the same folder '{entry.folder}'; rename one of them"
+            )
+        folders.add(entry.folder)
+
+
+def _refusal(entry: Entry, split: Split) -> ConfigError | None:
+    held = zip(split.labelled, split.unlabelled, strict=True)
+    declared = [Declared(len(mine), len(rest)) for mine, rest in held]
+    try:
+        make_method(entry.config).check(declared, len(split.hub))
+    except ConfigError as error:
+        return error
+    return None
