@@ -27,8 +27,7 @@ def untouched_generators(seed: int) -> Iterator[None]:
     for name, position in before.items():
         assert after[name] == position, (
             f"{name}'s global generator was used; draw from fedglean.randomness with a key: "
-            "batch.key in a loss, "
-            "me.key or hub.key elsewhere"
+            "batch.key in a loss, me.key or hub.key elsewhere"
         )
 
 

@@ -38,23 +38,19 @@ class Reference:
     trainings: list[Train]
 
 
+@dataclass(frozen=True, eq=False)
 class Trial:
     """A method on the small federation, and the runs that several checks need, played once."""
 
-    def __init__(
-        self,
-        method: Method,
-        model: str = "cnn",
-        norm: str = "static",
-        rounds: int = 3,
-        use: Path | str | None = None,
-    ) -> None:
-        self.method = method
-        self._options = model, norm, rounds, use
+    method: Method
+    model: str = "cnn"
+    norm: str = "static"
+    rounds: int = 3
+    use: Path | str | None = None
 
     @cached_property
     def experiment(self) -> Experiment:
-        return small_experiment(self.method, *self._options)
+        return small_experiment(self.method, self.model, self.norm, self.rounds, self.use)
 
     @cached_property
     def first_run(self) -> Reference | AssertionError:
