@@ -8,8 +8,11 @@ import pytest
 
 import fedglean
 from fedglean.errors import ConfigError
-from fedglean.report.loggers import TRACKERS, step_of, trackers_of
-from fedglean.report.tracker import Lines
+from fedglean.names import Names
+from fedglean.report.loggers import step_of
+from fedglean.report.page import Page
+from fedglean.report.terminal import Terminal
+from fedglean.report.tracker import TRACKERS, Lines, trackers_of
 from fedglean.runs.run import Runs
 from shown_runs import call, lines
 
@@ -88,13 +91,42 @@ def test_what_the_user_can_mend_refuses_the_run_before_its_first_round() -> None
 
 def test_trackers_are_found_by_name_or_are_given() -> None:
     own = Noting()
-    assert [type(each) for each in trackers_of("page, terminal")] == [
-        TRACKERS["page"],
-        TRACKERS["terminal"],
-    ]
-    assert trackers_of([own]) == [own] and trackers_of("") == []
+    names = Names.of()
+    assert [type(each) for each in trackers_of("page, terminal", names)] == [Page, Terminal]
+    assert trackers_of([own], names) == [own] and trackers_of("", names) == []
     with pytest.raises(ConfigError, match="tensorboard"):
-        trackers_of("tensorbord")
+        trackers_of("tensorbord", names)
+
+
+LOUD = """
+class Loud:
+    \"\"\"Counts rounds aloud.\"\"\"
+
+    def begin(self, runs):
+        print("begin")
+
+    def round(self, lines):
+        print("a round")
+
+    def end(self, runs):
+        print("end")
+
+TRACKERS = {"loud": Loud}
+"""
+
+
+def test_a_file_a_package_or_a_module_brings_a_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "louder.py").write_text(LOUD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "hub-only", "--rounds", "1", "--quiet", "--set", "epochs=1"]
+    used = call(*words, "--use", "louder.py", "--track", "loud")
+    assert used.exit_code == 0 and used.output.startswith("begin\na round\na round\nend\n")
+    imported = call(*words, "--track", "louder:Loud")
+    assert imported.exit_code == 0 and imported.output.startswith("begin\n")
+    assert "Counts rounds aloud" in call("list", "trackers", "--use", "louder.py").output
 
 
 def test_every_tracker_is_on_its_page() -> None:
@@ -161,4 +193,4 @@ def test_a_missing_package_is_named_with_its_extra(
 
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf"fedglean\[{name}\]"):
-        trackers_of(name)
+        trackers_of(name, Names.of())

@@ -33,6 +33,7 @@ from fedglean.inputs.views import STRONG, VIEWS, Strong, View
 from fedglean.method import Method
 from fedglean.methods import METHODS, Entry
 from fedglean.models.nets import MODELS, WIDE, NetKind, net_of
+from fedglean.report.tracker import TRACKERS, TrackerKind
 from fedglean.studies import Preset, Study
 from fedglean.trust import PLACE, digest_of, digest_of_place, is_trusted, remember
 
@@ -143,6 +144,7 @@ TABLES: Mapping[str, Table] = {
     "VIEWS": Table("view", View, VIEWS),
     "STRONG": Table("strong augmentation", Strong, STRONG),
     "PRESETS": Table("preset", Preset, {}, _anything, form=r"[A-Za-z0-9][\w./-]*"),
+    "TRACKERS": Table("tracker", TrackerKind, TRACKERS),
     "STUDIES": Table("table, figure or theorem", Study, {}, _anything),
 }
 

@@ -9,13 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedglean.cli.options import assignment, configured_for_all
-from fedglean.cli.shared import Quiet, Track, app, resumable, trackers
+from fedglean.cli.shared import Quiet, Track, app, resumable, with_terminal
 from fedglean.errors import ConfigError, RoundError
 from fedglean.names import Names
 from fedglean.report.terminal import duration, screen, size
-from fedglean.report.tracker import Trackers
+from fedglean.report.tracker import Trackers, trackers_of
 from fedglean.runs.compare import Comparison, carry_out
-from fedglean.runs.plan import make_plan, read_record
+from fedglean.runs.plan import Plan, make_plan, read_record
 from fedglean.runs.run import Spread
 from fedglean.runs.verdict import taken_over
 from fedglean.sealed import digest
@@ -53,14 +53,20 @@ def compare(
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     with resumable(folder):
-        show_comparison(carry_out(plan, folder, lambda: Trackers(trackers(track, quiet))))
+        show_comparison(_carried_out(plan, folder, track, quiet))
 
 
 def go_on_comparing(folder: Path, track: str | None, quiet: bool) -> None:
     """Continue a comparison for `fedglean resume`."""
     with resumable(folder):
-        plan = read_record(folder).plan()
-        show_comparison(carry_out(plan, folder, lambda: Trackers(trackers(track, quiet))))
+        show_comparison(_carried_out(read_record(folder).plan(), folder, track, quiet))
+
+
+def _carried_out(plan: Plan, folder: Path, track: str | None, quiet: bool) -> Comparison:
+    def make_trackers() -> Trackers:
+        return Trackers(trackers_of(with_terminal(track, quiet), plan.shared.names))
+
+    return carry_out(plan, folder, make_trackers)
 
 
 def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:

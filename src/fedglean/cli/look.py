@@ -85,6 +85,7 @@ LISTS: Mapping[str, Sequence[str]] = {
     "partitions": ("PARTITIONS",),
     "labels": ("LAYOUTS",),
     "views": ("VIEWS", "STRONG"),
+    "trackers": ("TRACKERS",),
 }
 
 

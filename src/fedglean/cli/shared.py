@@ -16,9 +16,8 @@ from typer.core import TyperGroup
 from fedglean.cli.options import help_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.names import Names
-from fedglean.report.loggers import TRACKERS, trackers_of
 from fedglean.report.terminal import Terminal
-from fedglean.report.tracker import Tracker
+from fedglean.report.tracker import TRACKERS, Tracker
 from fedglean.runs.config import Config, settings_of
 from fedglean.runs.kinds import kind_of
 from fedglean.version import __version__
@@ -116,10 +115,10 @@ def _start(
     """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
 
-def trackers(track: str | None, quiet: bool) -> list[Tracker]:
-    """Those that were asked for, and the terminal."""
-    shown: list[Tracker] = [] if quiet else [Terminal()]
-    return [*shown, *trackers_of(track or "")]
+def with_terminal(track: str | None, quiet: bool) -> list[str | Tracker]:
+    """The trackers that were asked for, and the terminal's line."""
+    shown: list[str | Tracker] = [] if quiet else [Terminal()]
+    return [*shown, *(track or "").split(",")]
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from fedglean.cli.compare import go_on_comparing
 from fedglean.cli.deploy import resume_hub
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Quiet, Track, Trust, app, free, resumable, trackers
+from fedglean.cli.shared import Quiet, Track, Trust, app, free, resumable, with_terminal
 from fedglean.errors import StorageError
 from fedglean.report.plots import learning_curves
 from fedglean.report.terminal import Terminal, demo_table, results_table, screen
@@ -50,7 +50,7 @@ def run(
     which = f"{seeds}-seeds" if seeds > 1 else f"seed{config.seed}"
     folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{which}"))
     with resumable(folder):
-        runs = train(seeds=seeds, config=config, out=folder, track=trackers(track, quiet))
+        runs = train(seeds=seeds, config=config, out=folder, track=with_terminal(track, quiet))
     _show(runs)
 
 
@@ -75,7 +75,7 @@ def resume(
         return
     rounds: list[Lines] = []
     with resumable(folder):
-        runs = go_on(folder, rounds.append, trackers(track, quiet))
+        runs = go_on(folder, rounds.append, with_terminal(track, quiet))
     if not rounds:
         print(f"{folder} is already finished")
     assert isinstance(runs, Runs), "a comparison was shown above"

@@ -1,4 +1,4 @@
-"""Trackers that write for other programs, and the table of all trackers.
+"""Trackers that write for other programs.
 
 What they get is what metrics.jsonl has, which stays the source. A resumed run is written again from
 its first round. Packages are imported late and named in a sentence where they are missing. Nothing
@@ -11,10 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedglean.errors import ConfigError, unknown
+from fedglean.errors import ConfigError
 from fedglean.report.gather import gather
-from fedglean.report.page import Page
-from fedglean.report.terminal import Terminal
 from fedglean.report.tracker import Lines, Tracker
 from fedglean.runs.config import to_toml
 from fedglean.runs.run import Line, Run, Runs
@@ -114,30 +112,6 @@ class MLflow:
         status = "FINISHED" if runs.finished else "KILLED"
         for number in self.runs.values():
             self.client.set_terminated(number, status)
-
-
-#: By the names that --track takes.
-TRACKERS: dict[str, type[Tracker]] = {
-    "terminal": Terminal,
-    "page": Page,
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WandB,
-}
-
-
-def trackers_of(track: str | Sequence[str | Tracker]) -> list[Tracker]:
-    """Fresh ones for names, `"tensorboard,wandb"` or a list of them; others as they are."""
-    wanted = track.split(",") if isinstance(track, str) else track
-    found: list[Tracker] = []
-    for each in wanted:
-        if not isinstance(each, str):
-            found.append(each)
-        elif each.strip():
-            if each.strip() not in TRACKERS:
-                raise unknown("tracker", each.strip(), TRACKERS)
-            found.append(TRACKERS[each.strip()]())
-    return found
 
 
 def write_events(folders: Sequence[Path], out: Path) -> Path:

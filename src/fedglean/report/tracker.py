@@ -6,20 +6,26 @@ can end a run: one that fails is told of in a sentence and hears no more.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedglean.errors import FedgleanError
-from fedglean.runs.run import Line, Runs
+
+if TYPE_CHECKING:
+    from fedglean.names import Names
+    from fedglean.runs.run import Runs
 
 #: The lines of a round by seed, as metrics.jsonl has them.
-Lines = Mapping[int, Line]
+Lines = Mapping[int, Mapping[str, Any]]
 OnRound = Callable[[Lines], None]
 
 
 class Tracker(Protocol):
     """Hears of one experiment, of which several seeds may train side by side."""
 
-    def begin(self, runs: Runs) -> None:
+    def begin(self, runs: "Runs") -> None:
         """Before the first round, or before the next one: a resumed run has a history. A
         FedgleanError refuses the run, for what the user can mend.
         """
@@ -27,7 +33,7 @@ class Tracker(Protocol):
     def round(self, lines: Lines) -> None:
         """After a round is safe; of all seeds, or of one where they train one after the other."""
 
-    def end(self, runs: Runs) -> None:
+    def end(self, runs: "Runs") -> None:
         """After the last round, or where the runs stopped: they are not `finished` then."""
 
 
@@ -42,11 +48,11 @@ class Trackers:
         self.label = label
         self._lengths: dict[int, int] = {}
 
-    def begin(self, runs: Runs) -> None:
+    def begin(self, runs: "Runs") -> None:
         self._lengths = {run.seed: len(run.history) for run in runs}
         self._call("begin", runs)
 
-    def round(self, runs: Runs) -> None:
+    def round(self, runs: "Runs") -> None:
         """Tell what the histories have gained."""
         lines = {}
         for run in runs:
@@ -57,7 +63,7 @@ class Trackers:
         if self.on_round is not None:
             self.on_round(lines)
 
-    def end(self, runs: Runs) -> None:
+    def end(self, runs: "Runs") -> None:
         self._call("end", runs)
 
     def _call(self, event: str, what: Any) -> None:
@@ -72,3 +78,40 @@ class Trackers:
                 logging.getLogger(__name__).warning(
                     "the tracker %s failed and hears no more of the run: %s", name, error
                 )
+
+
+@dataclass(frozen=True)
+class TrackerKind:
+    """Makes a tracker, a fresh one for each experiment."""
+
+    make: Callable[[], Tracker]
+    summary: str = ""
+
+
+def _made(module: str, name: str) -> Tracker:
+    tracker: Tracker = getattr(import_module(f"fedglean.report.{module}"), name)()
+    return tracker
+
+
+#: By the names that --track takes. Their modules are imported when they are used.
+TRACKERS: Mapping[str, TrackerKind] = {
+    "terminal": TrackerKind(partial(_made, "terminal", "Terminal"), "the progress line"),
+    "page": TrackerKind(partial(_made, "page", "Page"), "report.html, kept up to date"),
+    "tensorboard": TrackerKind(partial(_made, "loggers", "TensorBoard"), "event files"),
+    "mlflow": TrackerKind(partial(_made, "loggers", "MLflow"), "a run a seed in MLflow"),
+    "wandb": TrackerKind(partial(_made, "loggers", "WandB"), "Weights & Biases, offline"),
+}
+
+Track = str | Sequence[str | Tracker]
+
+
+def trackers_of(track: Track, names: "Names") -> list[Tracker]:
+    """Fresh ones for names, `"tensorboard,wandb"` or a list of them; others as they are."""
+    trackers: list[Tracker] = []
+    for each in track.split(",") if isinstance(track, str) else track:
+        if not isinstance(each, str):
+            trackers.append(each)
+        elif name := each.strip():
+            kind = names.importing("TRACKERS", name).find("TRACKERS", name)
+            trackers.append(kind.make())
+    return trackers

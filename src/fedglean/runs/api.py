@@ -1,23 +1,20 @@
 """The verbs of `import fedglean`: the same runs as on the command line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedglean.errors import ConfigError, StorageError
-from fedglean.report.loggers import trackers_of
 from fedglean.report.plots import learning_curves
-from fedglean.report.tracker import OnRound, Tracker, Trackers
+from fedglean.report.tracker import OnRound, Track, Trackers, trackers_of
 from fedglean.runs.compare import Comparison, carry_out, named_methods
 from fedglean.runs.config import Config, configure
 from fedglean.runs.kinds import Kind, kind_of
-from fedglean.runs.plan import Named, make_plan, read_record
+from fedglean.runs.plan import Named, Plan, make_plan, read_record
 from fedglean.runs.run import Runs
 from fedglean.runs.seeds import resume as resume_one
 from fedglean.runs.seeds import resume_seeds, train, train_seeds
 from fedglean.trust import allow
-
-Track = str | Sequence[str | Tracker]
 
 
 def run(
@@ -42,7 +39,7 @@ def run(
         raise ConfigError("give either a configuration or a method with options")
     config = config or configure(method, **options)
     folder = None if out is None else Path(out)
-    trackers = Trackers(trackers_of(track), on_round)
+    trackers = Trackers(trackers_of(track, config.names), on_round)
     if seeds == 1:
         return _with_pictures(train(config, folder, trackers))
     return _with_pictures(train_seeds(config, seeds, folder, trackers))
@@ -64,8 +61,7 @@ def compare(
     "semifl", "rate": 0.1}}`.
     """
     plan = make_plan(named_methods(methods), seeds, options)
-    folder = None if out is None else Path(out)
-    return carry_out(plan, folder, lambda: Trackers(trackers_of(track), on_round))
+    return _carried_out(plan, None if out is None else Path(out), on_round, track)
 
 
 def resume(
@@ -80,13 +76,13 @@ def resume(
         allow(folder)
     kind = kind_of(folder)
     if kind is Kind.COMPARISON:
-        plan = read_record(folder).plan()
-        return carry_out(plan, folder, lambda: Trackers(trackers_of(track), on_round))
+        return _carried_out(read_record(folder).plan(), folder, on_round, track)
     if kind is Kind.FEDERATION:
         raise StorageError(
             f"{folder} holds {kind.value}; 'fedglean resume {folder}' starts its hub again"
         )
-    trackers = Trackers(trackers_of(track), on_round)
+    names = Runs.of(folder).config.names
+    trackers = Trackers(trackers_of(track, names), on_round)
     if kind is Kind.SEEDS:
         return _with_pictures(resume_seeds(folder, trackers))
     return _with_pictures(resume_one(folder, trackers))
@@ -98,6 +94,13 @@ def open(folder: Path | str, trust: bool = False) -> Runs | Comparison:
     if trust:
         allow(folder)
     return Comparison.of(folder) if kind_of(folder) is Kind.COMPARISON else Runs.of(folder)
+
+
+def _carried_out(
+    plan: Plan, folder: Path | None, on_round: OnRound | None, track: Track
+) -> Comparison:
+    names = plan.shared.names
+    return carry_out(plan, folder, lambda: Trackers(trackers_of(track, names), on_round))
 
 
 def _with_pictures(runs: Runs) -> Runs:
