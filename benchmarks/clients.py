@@ -50,7 +50,7 @@ from fedglean.methods.semifl import SemiFL
 from fedglean.randomness import bits, order
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare_seeds
-from fedglean.runs.rounds import Run, play_rounds
+from fedglean.runs.rounds import LiveRun, play_rounds
 
 ACTIVE = range(10)
 ROUND, BOUND = "a whole round", "bound: one shared model"
@@ -258,7 +258,9 @@ def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
         for experiment, own in zip(experiments, each, strict=True)
     ]
     phases[BOUND] = partial(run, stack, [shared(work["train"])])
-    phases[ROUND] = partial(whole_round, [Run.new(experiment, None) for experiment in experiments])
+    phases[ROUND] = partial(
+        whole_round, [LiveRun.new(experiment, None) for experiment in experiments]
+    )
     return phases
 
 
@@ -269,7 +271,7 @@ def looped(experiment: Experiment) -> dict[str, Callable[[], Any]]:
     return {name: partial(run, loop, some) for name, some in work.items()}
 
 
-def whole_round(runs: list[Run]) -> None:
+def whole_round(runs: list[LiveRun]) -> None:
     play_rounds([(each.experiment, each.progress) for each in runs], runs[0].progress.done + 1)
 
 

@@ -38,7 +38,7 @@ from rich.table import Table
 
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare_seeds
-from fedglean.runs.rounds import Run, play
+from fedglean.runs.rounds import LiveRun, play
 
 AXES: dict[str, list[int]] = {
     "active": [1, 10, 50, 100],
@@ -117,7 +117,7 @@ def cell(axis: str, value: int, options: argparse.Namespace) -> dict[str, Any]:
         changes = settings(axis, value, Path(folder), options)
         count = value if axis == "seeds" else 1
         config = configure("semifl", **common | changes)
-        runs = [Run.new(each, None) for each in prepare_seeds(config, range(count))]
+        runs = [LiveRun.new(each, None) for each in prepare_seeds(config, range(count))]
         marks: list[tuple[float, float]] = []
         play(runs, lambda lines: marks.append((time.perf_counter(), memory())))
     ends = [end for end, _ in marks[1 : config.rounds]]

@@ -24,7 +24,7 @@ from fedglean.federation.plan import RunPlan
 from fedglean.runs.config import Config, configure
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
-from fedglean.runs.rounds import Run, play
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.testing.difference import difference
 
 COMMON: dict[str, Any] = {
@@ -176,7 +176,7 @@ def played(
     if rounds is not None:
         experiment = replace(experiment, config=replace(experiment.config, rounds=rounds))
     progress = progress or Progress(0, experiment.start(), Kept(), [])
-    play([Run(experiment, progress)], lambda lines: None)
+    play([LiveRun(experiment, progress)], lambda lines: None)
     return progress
 
 

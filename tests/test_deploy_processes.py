@@ -32,7 +32,7 @@ from fedglean.federation.options import Address, BranchOptions, HubOptions
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.rounds import Run, play
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.testing.difference import difference
 from fedglean.testing.faults import drop
 
@@ -293,7 +293,7 @@ def _check_same_as_a_simulation(
     )
     if deliver is not None:
         experiment = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
-    result = play([Run.new(experiment, None)], lambda lines: None)[0]
+    result = play([LiveRun.new(experiment, None)], lambda lines: None)[0]
     predictors = RunFolder(folder / "first-run").model().predictors
     found = difference(dict(result.predictors), predictors, 1e-10)
     assert found is None, found

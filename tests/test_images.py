@@ -24,7 +24,7 @@ from fedglean.method import Declared, Hub
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
-from fedglean.runs.rounds import Run, play
+from fedglean.runs.rounds import LiveRun, play
 
 CPU = torch.device("cpu")
 
@@ -207,7 +207,7 @@ def test_scrambled_hidden_labels_leave_the_trained_model_bit_identical(method: s
     states = []
     for experiment in (honest, scrambled):
         progress = Progress(0, experiment.start(), Kept(), [])
-        play([Run(experiment, progress)], lambda lines: None)
+        play([LiveRun(experiment, progress)], lambda lines: None)
         states.append(
             (tree.named(progress.state), tree.named(progress.kept.states), progress.history[0])
         )

@@ -31,7 +31,7 @@ from fedglean.methods.semifl import SemiFL
 from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import Run, play, resume, run
+from fedglean.runs.rounds import LiveRun, play, resume, run
 from fedglean.testing.engines import variant
 from fedglean.testing.faults import chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
@@ -95,7 +95,7 @@ def there(experiment: Experiment, **changes: Any) -> Experiment:
 def everything(experiment: Experiment) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
     progress = Progress(0, experiment.start(), Kept(), [])
-    play([Run(experiment, progress)], lambda lines: None)
+    play([LiveRun(experiment, progress)], lambda lines: None)
     found = tree.named(
         {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
     )
@@ -197,7 +197,7 @@ def test_a_run_whose_actor_was_killed_resumes_to_the_same_result(tmp_path: Path)
         RoundError,
         match=r"round 2: a Ray worker \(process \d+ on \S+\) died while it had clients .*resumed",
     ):
-        play([Run(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
+        play([LiveRun(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
     resumed = resume(tmp_path / "killed")
     assert resumed.config.engine.placement == "ray" and lines(resumed.history) == lines(
         whole.history

@@ -30,7 +30,7 @@ from fedglean.runs.api import compare
 from fedglean.runs.config import configure, read_toml, resolve
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import Run, play, run
+from fedglean.runs.rounds import LiveRun, play, run
 from fedglean.runs.run import Runs
 from fedglean.runs.verdict import difference, over_seeds
 from fedglean.schema import write
@@ -414,7 +414,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
-    Run.new(prepare(config()), tmp_path / "run")
+    LiveRun.new(prepare(config()), tmp_path / "run")
     data = shown(write_page([tmp_path / "run"], tmp_path / "page.html"))
     assert "no round has been tested yet" in data["headline"]["sentence"]
     assert data["groups"][0]["runs"][0]["round"] == []
@@ -515,7 +515,7 @@ def test_refused_uploads_are_listed_with_their_reasons(tmp_path: Path) -> None:
         it, placement=replace(it.placement, deliver=poison(not_a_number, (1, 2), (2, 2), (2, 4)))
     )
     place = RunFolder.create(tmp_path / "run", it)
-    play([Run(it, Progress(0, it.start(), Kept(), []), place)], lambda lines: None)
+    play([LiveRun(it, Progress(0, it.start(), Kept(), []), place)], lambda lines: None)
     (group,) = data_of([tmp_path / "run"])["groups"]
     assert sum(each["count"] for each in group["refused"]) >= 3
     assert {client for each in group["refused"] for client in each["clients"]} == {2, 4}

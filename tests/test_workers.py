@@ -35,7 +35,7 @@ from fedglean.optimiser import SGD
 from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import Run, play, resume, run
+from fedglean.runs.rounds import LiveRun, play, resume, run
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
 
@@ -68,7 +68,7 @@ def under(config: Config, kind: type[Here], **changes: Any) -> Experiment:
 def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
     progress = Progress(0, experiment.start(), Kept(), [])
-    play([Run(experiment, progress, folder)], lambda lines: None)
+    play([LiveRun(experiment, progress, folder)], lambda lines: None)
     return {"tensors": tensors(progress), "lines": lines(progress.history)}
 
 
@@ -254,7 +254,7 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
         process.join()
 
     with pytest.raises(RoundError, match=r"round 2: a worker .* died by signal 9"):
-        play([Run(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
+        play([LiveRun(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
     resumed = resume(tmp_path / "killed")
     assert resumed.config.engine.placement == "workers" and lines(resumed.history) == lines(
         whole.history
@@ -270,14 +270,14 @@ SCRIPT = """
 import os, sys
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
-from fedglean.runs.rounds import Run, play
+from fedglean.runs.rounds import LiveRun, play
 
 config = configure("semifl", clients=4, block=1, labels="hub:50", epochs=1, rounds=500,
                    executor="loop", device="cpu", placement="workers", workers=2)
 experiment = prepare(config)
 def tell(lines):
     print(*[worker.process.pid for worker in experiment.placement.pool.workers], flush=True)
-play([Run.new(experiment, None)], tell)
+play([LiveRun.new(experiment, None)], tell)
 """
 
 

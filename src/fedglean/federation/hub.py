@@ -33,8 +33,8 @@ from fedglean.runs.config import Config, fingerprint, make_method, read_toml, re
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.rounds import Run, play
-from fedglean.runs.run import Run as FinishedRun
+from fedglean.runs.rounds import LiveRun, play
+from fedglean.runs.run import Run
 from fedglean.sealed import hold, make_folder
 
 Tell = Callable[[str], None]
@@ -77,7 +77,7 @@ def federate(
     options: HubOptions,
     tell: Tell,
     on_round: OnRound = lambda line, asked: None,
-) -> FinishedRun:
+) -> Run:
     """Train with the branches that the carrier reaches; start a run folder, or continue the one
     that is there.
     """
@@ -91,7 +91,7 @@ def federate(
         mailbox.nodes.declared = roster.present
         experiment = _experiment(config, images.to(device), roster, mailbox)
         of_this(RunFolder(out).split(), experiment.dataset)
-        run = Run.found(experiment, RunFolder(out))
+        run = LiveRun.found(experiment, RunFolder(out))
         tell(f"continuing after round {run.progress.done} of {config.rounds}")
     else:
         found = mailbox.enrol(config.gate.quorum)
@@ -99,7 +99,7 @@ def federate(
         experiment = _experiment(config, images.to(device), roster, mailbox)
         make_folder(out)
         roster.save(out)
-        run = Run.new(experiment, out)
+        run = LiveRun.new(experiment, out)
     placement = experiment.placement
     assert isinstance(placement, Branches)
 

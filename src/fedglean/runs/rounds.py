@@ -20,7 +20,7 @@ from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder, commit
-from fedglean.runs.run import Run as Result
+from fedglean.runs.run import Run
 from fedglean.runs.trained import TrainedModel
 from fedglean.tree import Record
 
@@ -29,7 +29,7 @@ OnRounds = Callable[[list[dict[str, Any]]], None]
 
 
 @dataclass
-class Run:
+class LiveRun:
     """An experiment in progress."""
 
     experiment: Experiment
@@ -37,14 +37,14 @@ class Run:
     folder: RunFolder | None = None
 
     @classmethod
-    def new(cls, experiment: Experiment, out: Path | None) -> "Run":
+    def new(cls, experiment: Experiment, out: Path | None) -> "LiveRun":
         progress = Progress(0, experiment.start(), Kept(), [])
         return cls(
             experiment, progress, RunFolder.create(out, experiment) if out is not None else None
         )
 
     @classmethod
-    def found(cls, experiment: Experiment, folder: RunFolder) -> "Run":
+    def found(cls, experiment: Experiment, folder: RunFolder) -> "LiveRun":
         """As far as the folder says that it has come."""
         progress = folder.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
         return cls(experiment, progress, folder)
@@ -54,7 +54,7 @@ class Run:
         """Whether a run before this one has come to the end."""
         return self.folder is not None and self.folder.model_path.exists()
 
-    def result(self) -> Result:
+    def result(self) -> Run:
         """The result of a run that is finished."""
         experiment, progress, folder = self.experiment, self.progress, self.folder
         dataset = experiment.dataset
@@ -63,27 +63,29 @@ class Run:
         if folder is not None and not self.finished:
             folder.finish(model, experiment.config, progress.done)
         path = folder.path if folder else None
-        return Result(experiment.config, progress.history, path, experiment.split, model)
+        return Run(experiment.config, progress.history, path, experiment.split, model)
 
 
-def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Result:
+def run(config: Config, out: Path | None = None, on_round: OnRound | None = None) -> Run:
     """Train from the beginning. With `out`, every finished round is saved there, and `resume`
     continues from it.
     """
-    return play([Run.new(prepare(config), out)], _of_one(on_round))[0]
+    return play([LiveRun.new(prepare(config), out)], _of_one(on_round))[0]
 
 
-def resume(folder: Path, on_round: OnRound | None = None) -> Result:
+def resume(folder: Path, on_round: OnRound | None = None) -> Run:
     """Continue a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
-    return play([Run.found(prepare(place.config(), place.split()), place)], _of_one(on_round))[0]
+    return play([LiveRun.found(prepare(place.config(), place.split()), place)], _of_one(on_round))[
+        0
+    ]
 
 
 def _of_one(on_round: OnRound | None) -> OnRounds:
     return lambda lines: on_round(lines[0]) if on_round is not None else None
 
 
-def play(runs: Sequence[Run], on_rounds: OnRounds, group: Path | None = None) -> list[Result]:
+def play(runs: Sequence[LiveRun], on_rounds: OnRounds, group: Path | None = None) -> list[Run]:
     """Play all rounds that are left, and what the method does after the last one.
 
     The rounds of several runs are played together and saved at one moment, which `group` marks.

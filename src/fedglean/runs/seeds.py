@@ -32,8 +32,7 @@ from fedglean.runs.kinds import (
     seed_folder,
     seeds_of,
 )
-from fedglean.runs.rounds import Run as LiveRun
-from fedglean.runs.rounds import play
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Run, Runs
 from fedglean.sealed import locked, write_whole
 
