@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,10 +112,33 @@ def test_a_finished_run_says_so_and_predicts_images(tmp_path: Path) -> None:
     Image.fromarray((load_digits().images[0] * 15.9).astype("uint8")).save("zero.png")
     told = call("predict", "here", "zero.png")
     assert told.exit_code == 0, told.output
-    name, label, share, unit = told.output.split()
+    name, label, words = told.output.rstrip("\n").split("\t")
+    share, unit = words.split()
     assert (name, unit) == ("zero.png", "%")
     assert label in set("0123456789") and 10 <= float(share) <= 100
     assert call("predict", "here", "none.png").exit_code == 3
+
+
+def test_a_run_that_is_not_finished_predicts_with_its_last_round(tmp_path: Path) -> None:
+    call("run", "hub-only", *QUICK, "--out", "here")
+    Image.fromarray((load_digits().images[0] * 15.9).astype("uint8")).save("zero.png")
+    finished = call("predict", "here", "zero.png").stdout
+    (tmp_path / "here/model.safetensors").unlink()
+    told = call("predict", "here", "zero.png")
+    assert told.stdout == finished  # nothing happens after the last round of this method
+    assert "not finished" in told.stderr
+    shutil.rmtree(tmp_path / "here/checkpoint")
+    refused = call("predict", "here", "zero.png")
+    assert refused.exit_code == StorageError.exit_code
+    assert "fedglean resume here" in refused.output
+
+
+def test_a_report_finds_runs_in_folders_of_folders(tmp_path: Path) -> None:
+    call("run", "hub-only", *QUICK, "--out", "all/first/one")
+    call("run", "semifl", *QUICK, "--out", "all/second/two")
+    assert call("report", ".", "--out", "page.html").exit_code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "all/first/one" in page and "all/second/two" in page
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -67,14 +67,19 @@ def partition(
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, finished or not.")],
     images: Annotated[list[Path], typer.Argument(help="The images to label.")],
     trust: Trust = False,
 ) -> None:
-    """Label images with the model of a finished run."""
+    """Label images with the model of a run, one line an image; in a pipe, tabs part the values."""
     found = judge(folder, images, partial(print, file=sys.stderr), trust)
     rows = [(str(each.path), each.label, percent(each.probability)) for each in found]
-    screen().print(names_table("", rows))
+    paper = screen()
+    if paper.is_terminal:
+        paper.print(names_table("", rows))
+        return
+    for row in rows:
+        print(*row, sep="\t")
 
 
 #: Lists by name, and the tables that they show.

@@ -15,6 +15,9 @@ from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.plan import read_record
 from fedglean.runs.run import Runs
 
+#: Of folders in a folder that are looked through; runs are taken from the first that has any.
+LEVELS = 3
+
 
 def gather(folders: Mapping[str, Path] | Sequence[Path]) -> list[Runs]:
     """All that the folders hold, in their order, each with a label of its own."""
@@ -55,12 +58,13 @@ def _held_by(path: Path) -> list[Runs]:
         if not any(found):
             raise StorageError(f"{path} holds no run yet: its comparison has not begun")
         return found
-    places = sorted(place for place in path.iterdir() if _holds_runs(place))
-    if not places:
-        raise StorageError(
-            f"{path} holds no run, nor does any folder in it; name the folder of a run"
-        )
-    return [replace(Runs.of(place), label=place.name) for place in places]
+    places = [path]
+    for _ in range(LEVELS):
+        places = [inner for place in places for inner in sorted(place.iterdir()) if inner.is_dir()]
+        held = [place for place in places if _holds_runs(place)]
+        if held:
+            return [replace(Runs.of(place), label=str(place.relative_to(path))) for place in held]
+    raise StorageError(f"{path} holds no run, nor does any folder in it; name the folder of a run")
 
 
 def _holds_runs(path: Path) -> bool:

@@ -95,6 +95,19 @@ class Checkpoints:
         notes = {name: value for name, value in content.items() if name not in ("done", "files")}
         return content["done"], state, {int(name): kept for name, kept in trees.items()}, notes
 
+    def state(
+        self, net: Callable[[str], NetKind] = net_of
+    ) -> tuple[int, Tree, dict[str, Any]] | None:
+        """(rounds done, hub state, notes) for whoever looks on, while a run may be at work."""
+        while self.current.exists():
+            content = self._read(self.current)
+            try:
+                return content["done"], self._get(content["files"]["state"], net), content
+            except StorageError:
+                if self._read(self.current) == content:  # else another round was finished
+                    raise
+        return None
+
     def notes(self) -> dict[str, Any]:
         """What was noted with the last finished round; nothing where no round was, or where that
         cannot be read.

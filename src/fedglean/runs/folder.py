@@ -236,6 +236,15 @@ class RunFolder:
         classes, mean, std = (tuple(notes[name]) for name in ("classes", "mean", "std"))
         return TrainedModel(predictors, classes, mean, std)
 
+    def state(self) -> tuple[int, Any] | None:
+        """Rounds done and the hub's state after them, while the run may go on."""
+        found = self.checkpoints.state(self.config().names.net)
+        if found is None:
+            return None
+        done, state, notes = found
+        self._check_unchanged(notes["config"])
+        return done, state
+
     def _metrics(self, length: int | None = None) -> bytes:
         """The history so far; what follows belongs to rounds that were not finished."""
         try:

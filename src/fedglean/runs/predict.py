@@ -1,4 +1,4 @@
-"""Label image files with a finished run."""
+"""Label image files with a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,11 @@ from PIL import Image
 
 from fedglean.data.folders import read_image
 from fedglean.errors import DataError
+from fedglean.runs.config import make_method
+from fedglean.runs.experiment import dataset_of
 from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.trained import TrainedModel
 from fedglean.trust import allow
 
 
@@ -36,11 +40,13 @@ def predict(
     Images are made grey or colour and scaled to what the model takes. `tell` is called for every
     image that was scaled, because the model was not trained on such. With `trust`, code
     that the folder names may run.
+
+    Of a run that is not at its end, the model is that of the last finished round.
     """
     if trust:
         allow(folder)
     paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
-    model = RunFolder(Path(folder)).model()
+    model = _model_of(RunFolder(Path(folder)), tell)
     if not paths:
         return []
     found = model.predict(torch.stack([_read(path, model.shape, tell) for path in paths]))
@@ -49,6 +55,20 @@ def predict(
         probabilities = dict(zip(model.classes, row, strict=True))
         predictions.append(Prediction(path, label, probabilities[label], probabilities))
     return predictions
+
+
+def _model_of(run: RunFolder, tell: Callable[[str], None]) -> TrainedModel:
+    found = None
+    if not run.model_path.exists() and kind_of(run.path) is Kind.RUN:  # hubs scale in another way
+        found = run.state()
+    if found is None:
+        return run.model()
+    done, state = found
+    config = run.config()
+    tell(f"{run.path} is not finished; this is its model after round {done} of {config.rounds}")
+    dataset = dataset_of(config)
+    predictors = dict(make_method(config).predictors(state))
+    return TrainedModel(predictors, dataset.classes, dataset.mean, dataset.std)
 
 
 def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) -> torch.Tensor:
