@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 BIOME := @biomejs/biome@2.6.8
 # The tests that take seconds, not minutes, and need no extra.
 QUICK := admit aggregate augment auto batches device folders imports labels layout losses models norm picture \
-	public randomness repository schema sgd sources stack trace tree
+	public randomness repository schema sgd sources stack tree
 
 demo: $(STAMP)
 	$(BIN)/fedglean demo
