@@ -24,7 +24,9 @@ from fedglean.inputs.views import Recipe, view
 from fedglean.methods import METHODS
 from fedglean.names import Names, installed
 from fedglean.runs.config import SECTIONS, configure, fingerprint, resolve, to_toml
+from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
+from fedglean.runs.rounds import Run, play_round
 from fedglean.schema import write
 from fedglean.testing import check_method
 from fedglean.testing.difference import difference
@@ -227,6 +229,34 @@ def test_two_files_may_use_one_name_in_one_process(tmp_path: Path, own: Path) ->
         configure("plain", use=file).settings["rate"] for file in ("own.py", "other.py", "own.py")
     ]
     assert rates == [0.1, 0.5, 0.1]
+
+
+def test_runs_that_use_different_files_go_on_side_by_side(tmp_path: Path, own: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(OWN.replace("255 - images", "254 - images").replace(", 8)\n", ", 9)\n"))
+    options = QUICK | {"strong": "inverted", "view": "strong"}
+    alone = [fedglean.run("plain", use=file, **options) for file in (own, other)]
+    configs = [configure("plain", use=file, **options) for file in (own, other)]
+    runs = [Run.new(prepare(config), None) for config in configs]
+    for number in range(1, 4):
+        for each in runs:
+            play_round(each.experiment, each.progress, number)
+    for each, result in zip(runs, alone, strict=True):
+        assert difference(each.progress.state.model, result.predictors["model"]) is None
+    assert difference(*(each.predictors["model"] for each in alone))
+
+
+def test_comparisons_that_use_different_files_live_in_one_process(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(OWN.replace("rate: float = 0.1", "rate: float = 0.5"))
+    small: dict[str, Any] = QUICK | {"data": "stripes", "labels": "each:6", "partition": "iid"}
+    files = ("own.py", "other.py")
+    made = [
+        fedglean.compare(["plain", "fedavg"], 1, use=use, out=use[:-3], **small) for use in files
+    ]
+    again = [fedglean.resume_comparison(use[:-3]) for use in (*files, *files)]
+    for before, after in zip((*made, *made), again, strict=True):
+        assert before.rows == after.rows
+    assert made[0].results["plain"][0].history != made[1].results["plain"][0].history
 
 
 def test_the_list_shows_what_a_file_adds_and_who_adds_it() -> None:

@@ -1,6 +1,7 @@
 """The page tells what the run folders hold, no more and no less, finished or not."""
 
 import base64
+import hashlib
 import io
 import itertools
 import json
@@ -627,3 +628,14 @@ def test_the_colour_blind_tell_the_colours_of_methods_apart(theme: int) -> None:
             min(np.linalg.norm(a - b) for a, b in zip(seen_as(one), seen_as(other), strict=True))
             > 10
         )
+
+
+def test_a_browser_may_use_the_pages_own_style_and_script_and_nothing_else(made: Made) -> None:
+    text = write_page([made.all / "semifl"], made.all / "policy.html").read_text("utf-8")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and "unsafe" not in policy and "http" not in policy
+    for element in ("style", "script"):
+        (inner,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert rules[f"{element}-src"] == f"'sha256-{digest}'"

@@ -4,6 +4,8 @@ from data inside.
 A plotting library would make the page a hundred times as large and is seldom there where a GPU is.
 """
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -56,14 +58,28 @@ def write_page(
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The page with its data. Whatever names hold, nothing in it ends the script or begins a
-    tag.
+    """The page with its data. Whatever names hold, nothing in it ends the script or begins a tag;
+    and should it, the page's policy lets a browser use this style and this script alone.
     """
-    assets = files("fedglean.report") / "static"
-    names = ("page.html", "page.css", "charts.js", "page.js")
-    parts = {name: (assets / name).read_text("utf-8") for name in names}
-    parts |= {"title": html.escape(data["title"]), "data": embedded(data)}
-    return re.sub(r"\{\{([\w.]+)\}\}", lambda place: parts[place[1]], parts["page.html"])
+    style, script = _asset("page.css"), _asset("charts.js") + _asset("page.js")
+    parts = {
+        "title": html.escape(data["title"]),
+        "data": embedded(data),
+        "style": style,
+        "script": script,
+        "style hash": _hash(style),
+        "script hash": _hash(script),
+    }
+    return re.sub(r"\{\{([\w ]+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return (files("fedglean.report") / "static" / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a content security policy names what may stand in the page."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def embedded(data: Mapping[str, Any]) -> str:

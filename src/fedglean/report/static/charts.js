@@ -12,6 +12,7 @@ function make(tag, attributes = {}, ...children) {
   const node = shape ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "style") node.style.cssText = value; // as an attribute, the page's policy would refuse it
     else if (value !== null && value !== false) node.setAttribute(name, value);
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
