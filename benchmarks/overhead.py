@@ -22,8 +22,8 @@ from rich.table import Table
 
 from fedglean.engine.here import Kept
 from fedglean.engine.loop import Loop
-from fedglean.runs.config import configure
-from fedglean.runs.experiment import EXECUTORS, prepare
+from fedglean.runs.config import Config, configure
+from fedglean.runs.experiment import EXECUTORS, prepare, settled_for
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 
@@ -69,6 +69,11 @@ def measured(method: str, executor: str, rounds: int) -> dict[str, Any]:
         evaluate_every=10**6,
         rounds=2 * rounds,
     )
+    with settled_for(config):
+        return _measured(method, executor, rounds, config)
+
+
+def _measured(method: str, executor: str, rounds: int, config: Config) -> dict[str, Any]:
     experiment = prepare(config)
     progress = Progress(0, experiment.start(), Kept(), [])
     served = Stopwatch(experiment.placement.executor)

@@ -45,6 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.partition import Split
+from fedglean.engine.device import chosen_device, settle
 from fedglean.engine.here import Here, Kept, Ledger, Visit
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
@@ -144,6 +145,7 @@ def in_its_own_process(name: str, model: str, nodes: int) -> dict[str, Any]:
 
 def cell(name: str, model: str, nodes: int) -> dict[str, Any]:
     config = small(name, model, nodes)
+    settle(chosen_device("cpu"), 1, deterministic=True)  # this process does nothing else
     experiment = prepare(config, few_images(nodes, labels_at_hub(name)))
     with tempfile.TemporaryDirectory() as scratch:
         facts = of_flower(experiment, Path(scratch))

@@ -48,7 +48,7 @@ from fedglean.engine.workers import Workers
 from fedglean.method import Ask, Me, Upload
 from fedglean.models import Architecture
 from fedglean.runs.config import configure
-from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.experiment import Experiment, prepare, settled_for
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 from fedglean.tree import Record
@@ -94,7 +94,8 @@ def main() -> None:
     sent = {
         model: sending(experiments, systems, model, options.turns) for model in ("cnn", "wrn-28-2")
     }
-    rows = summary(measured(experiments, systems, options.begin, options.repeat))
+    with settled_for(experiments["here"].config):
+        rows = summary(measured(experiments, systems, options.begin, options.repeat))
     show(rows, sent, options, starting)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 #: Files whose tests run one after the other: each starts many processes, which would wait for each
 #: other.
@@ -17,6 +18,8 @@ ALONE = ("test_deploy_processes.py", "test_ray.py")
 # Started in the background (`nohup … &`) a process ignores Ctrl-C, and so would all that tests
 # start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What tests compute outside of runs, they compute as runs do; a forked worker bears no other pool.
+torch.set_num_threads(1)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,7 +15,7 @@ from worker import Turns
 from fedglean.engine.here import Kept
 from fedglean.models.layers import Layers
 from fedglean.runs.config import configure
-from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.experiment import Experiment, prepare, settled_for
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 
@@ -72,7 +72,7 @@ def main() -> None:
     ready = experiment(task, str(folder / "own.npz"), executor)
     progress = Progress(0, ready.start(), Kept(), [])
     turns = Turns(task, "fedglean", "torch")
-    with ready.placement:
+    with settled_for(ready.config), ready.placement:
         while True:
             line = play_round(ready, progress, progress.done + 1)
             assert line is not None and line["answered"] == task.active and not line["refused"]

@@ -13,7 +13,7 @@ import torch
 
 from fedglean import tree
 from fedglean.data.party_folders import Holdings, pixel_sums
-from fedglean.engine.device import chosen_device, settle
+from fedglean.engine.device import chosen_device, settled
 from fedglean.engine.loop import Loop
 from fedglean.engine.task import Party
 from fedglean.errors import FedgleanError, plain
@@ -114,7 +114,6 @@ class Branch:
         method = self.method_of(order.plan)
         states = States(self.folder, order.run, self.number)
         device = chosen_device(self.device)
-        settle(device, order.plan.threads, order.plan.deterministic)
         labelled, unlabelled = _to_device(labelled, unlabelled, device)
         _, sent = read(Broadcast, common, LARGEST, self._net)
         message = tree.to_device(Record({**sent, **own}), device)
@@ -127,7 +126,9 @@ class Branch:
             order.key,
             guesses.append,
         )
-        upload: Upload | None = Loop(order.plan.setting(self._names)).run([party])[0]
+        executor = Loop(order.plan.setting(self._names))
+        with settled(device, order.plan.threads, order.plan.deterministic):
+            upload: Upload | None = executor.run([party])[0]
         version = ""
         if upload is not None and upload.keep is not None:
             version = version_of(order.round, order.ask)

@@ -17,7 +17,7 @@ import torch
 
 from fedglean.data.party_folders import HubImages, hub_images
 from fedglean.data.split_file import of_this
-from fedglean.engine.device import chosen_device, settle
+from fedglean.engine.device import chosen_device
 from fedglean.engine.loop import Loop
 from fedglean.errors import FedgleanError, StorageError
 from fedglean.federation.carrier import Carrier
@@ -31,7 +31,7 @@ from fedglean.federation.roster import RemoteFederation, Roster
 from fedglean.inputs.images import Images
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.runs.evaluate import Evaluator
-from fedglean.runs.experiment import Experiment
+from fedglean.runs.experiment import Experiment, settled_for
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Run
@@ -81,9 +81,15 @@ def federate(
     """Train with the branches that the carrier reaches; start a run folder, or continue the one
     that is there.
     """
-    config, out = hub_config(config, options.images), options.out
-    device = torch.device(config.engine.device)
-    settle(device, config.engine.threads, config.engine.deterministic)
+    config = hub_config(config, options.images)
+    with settled_for(config):
+        return _federate(carrier, config, options, tell, on_round)
+
+
+def _federate(
+    carrier: Carrier, config: Config, options: HubOptions, tell: Tell, on_round: OnRound
+) -> Result:
+    out, device = options.out, torch.device(config.engine.device)
     images = hub_images(options.images)
     mailbox = Mailbox(carrier, options, images.classes, images.shape, _public_keys(options), tell)
     roster = roster_of(config, options)

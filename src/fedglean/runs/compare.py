@@ -25,7 +25,7 @@ from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.report.page import write_page
 from fedglean.report.plots import cost_curves
 from fedglean.report.tracker import Trackers
-from fedglean.runs.experiment import dataset_of
+from fedglean.runs.experiment import dataset_of, settled_for
 from fedglean.runs.kinds import Kind, check_is_free, kind_of
 from fedglean.runs.plan import Named, Plan, divide, read_record, split_for
 from fedglean.runs.run import Run, Runs
@@ -92,6 +92,11 @@ def carry_out(
     """
     if out is not None:
         _claim(out, plan)
+    with settled_for(plan.shared):
+        return _carry_out(plan, out, make_trackers)
+
+
+def _carry_out(plan: Plan, out: Path | None, make_trackers: MakeTrackers) -> Comparison:
     dataset = plan.dataset or dataset_of(plan.shared)
     splits = divide(plan.shared, plan.seeds, dataset)
     results: dict[str, Runs] = {}

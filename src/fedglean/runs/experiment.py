@@ -3,6 +3,7 @@ that serves.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from fedglean.data.sources import load
 from fedglean.data.split_file import fitted, load_split
 from fedglean.engine.auto import faster
 from fedglean.engine.batches import Setting
-from fedglean.engine.device import chosen_device, settle
+from fedglean.engine.device import chosen_device, settle, settled
 from fedglean.engine.here import Here
 from fedglean.engine.loop import Loop
 from fedglean.engine.on_gpus import GpuPool
@@ -87,7 +88,6 @@ def prepare_seeds(
     """
     device = chosen_device(config.engine.device)
     _check_placement(config.engine, device)
-    settle(device, config.engine.threads, config.engine.deterministic)
     method = make_method(config)
     dataset = dataset or dataset_of(config)
     configs = [replace(config, seed=seed) for seed in seeds]
@@ -114,6 +114,14 @@ def prepare_seeds(
             Experiment(settled, method, dataset, split, federation, evaluator, placement)
         )
     return experiments
+
+
+def settled_for(config: Config) -> AbstractContextManager[None]:
+    """While it is computed: torch as the configuration says. Whoever prepares and plays opens it,
+    for the number of threads and the choice of kernels are part of the result.
+    """
+    engine = config.engine
+    return settled(chosen_device(engine.device), engine.threads, engine.deterministic)
 
 
 def dataset_of(config: Config) -> Dataset:

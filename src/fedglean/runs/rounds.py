@@ -18,7 +18,7 @@ from fedglean.method import Ask, Report
 from fedglean.randomness import fold_int
 from fedglean.runs.config import Config
 from fedglean.runs.evaluate import Predictor
-from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.experiment import Experiment, prepare, settled_for
 from fedglean.runs.folder import Progress, RunFolder, commit
 from fedglean.runs.run import Run
 from fedglean.runs.trained import TrainedModel
@@ -70,15 +70,17 @@ def run(config: Config, out: Path | None = None, on_round: OnRound | None = None
     """Train from the beginning. With `out`, every finished round is saved there, and `resume`
     continues from it.
     """
-    return play([LiveRun.new(prepare(config), out)], _of_one(on_round))[0]
+    with settled_for(config):
+        return play([LiveRun.new(prepare(config), out)], _of_one(on_round))[0]
 
 
 def resume(folder: Path, on_round: OnRound | None = None) -> Run:
     """Continue a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
-    return play([LiveRun.found(prepare(place.config(), place.split()), place)], _of_one(on_round))[
-        0
-    ]
+    config = place.config()
+    with settled_for(config):
+        found = LiveRun.found(prepare(config, place.split()), place)
+        return play([found], _of_one(on_round))[0]
 
 
 def _of_one(on_round: OnRound | None) -> OnRounds:

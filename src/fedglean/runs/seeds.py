@@ -21,7 +21,7 @@ from fedglean.data.split_file import split_digest
 from fedglean.errors import ConfigError, StorageError
 from fedglean.report.tracker import Trackers
 from fedglean.runs.config import Config, fingerprint
-from fedglean.runs.experiment import prepare, prepare_seeds
+from fedglean.runs.experiment import prepare, prepare_seeds, settled_for
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import (
     Kind,
@@ -39,14 +39,17 @@ from fedglean.sealed import locked, write_whole
 
 def train(config: Config, out: Path | None = None, trackers: Trackers | None = None) -> Runs:
     """One seed; with `out`, every finished round is saved there, and `resume` goes on from it."""
-    return _played([LiveRun.new(prepare(config), out)], out, trackers)
+    with settled_for(config):
+        return _played([LiveRun.new(prepare(config), out)], out, trackers)
 
 
 def resume(folder: Path, trackers: Trackers | None = None) -> Runs:
     """Go on with a run that was interrupted; a finished one is returned as it is."""
     place = RunFolder(folder)
-    live = LiveRun.found(prepare(place.config(), place.split()), place)
-    return _played([live], folder, trackers)
+    config = place.config()
+    with settled_for(config):
+        live = LiveRun.found(prepare(config, place.split()), place)
+        return _played([live], folder, trackers)
 
 
 def train_seeds(
@@ -73,11 +76,12 @@ def train_seeds(
         for place in _folders(out, seeds):
             _clear_if_cut_off(place)
     live = []
-    for each in prepare_seeds(config, seeds, splits, dataset):
-        live.append(LiveRun.new(each, out and seed_folder(out, each.config.seed)))
-    if out is not None:
-        write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
-    return _played(live, out, trackers, out and out / "done.json")
+    with settled_for(config):
+        for each in prepare_seeds(config, seeds, splits, dataset):
+            live.append(LiveRun.new(each, out and seed_folder(out, each.config.seed)))
+        if out is not None:
+            write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
+        return _played(live, out, trackers, out and out / "done.json")
 
 
 def resume_seeds(
@@ -95,9 +99,11 @@ def resume_seeds(
         place.hold()
         place.checkpoints.settle(done)
     splits = [place.split() for place in places]
-    experiments = prepare_seeds(places[0].config(), seeds, splits, dataset)
-    live = [LiveRun.found(each, place) for each, place in zip(experiments, places, strict=True)]
-    return _played(live, folder, trackers, folder / "done.json")
+    config = places[0].config()
+    with settled_for(config):
+        experiments = prepare_seeds(config, seeds, splits, dataset)
+        live = [LiveRun.found(each, place) for each, place in zip(experiments, places, strict=True)]
+        return _played(live, folder, trackers, folder / "done.json")
 
 
 def ensure_seeds(

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import SkipTest
 
+import torch
+
+from fedglean.engine.device import settled
 from fedglean.errors import unknown
 from fedglean.method import Method
 from fedglean.testing.checks import CHECKS, ONE_BY_ONE, Check
@@ -94,9 +97,10 @@ def parametrize_with_checks(
 
 def run_check(check: Check, trial: Trial) -> None:
     """Where a mixed run passes, so does all that is in the mixture."""
-    if check in ONE_BY_ONE and trial.mixed_run is None:
-        return
-    check(trial)
+    with settled(torch.device("cpu"), threads=1, deterministic=True):
+        if check in ONE_BY_ONE and trial.mixed_run is None:
+            return
+        check(trial)
 
 
 def _known(expected_failures: Mapping[str, str] | None) -> dict[str, str]:
