@@ -68,10 +68,15 @@ def three_threads() -> Iterator[None]:
 def test_what_a_gpu_needs_is_undone_even_after_an_error(
     three_threads: None, deterministic: bool
 ) -> None:
-    before = settings()
-    with pytest.raises(KeyError), settled(torch.device("cuda"), 2, deterministic):
-        inside = settings()
-        raise KeyError
+    before, inside = settings(), {}
+
+    def fails() -> None:
+        with settled(torch.device("cuda"), 2, deterministic):
+            inside.update(settings())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert settings() == before
     assert inside["threads"] == 2 and inside["matrices"] and inside["workspace"]
     assert inside["deterministic"] is deterministic and inside["benchmark"] is not deterministic
