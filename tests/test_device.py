@@ -90,8 +90,8 @@ def test_torch_is_as_before_once_a_run_ends(three_threads: None, tmp_path: Path)
         "fedavg", out=tmp_path / "run", on_round=lambda _: seen.append(settings()), **small
     )
     fedglean.resume(tmp_path / "run")
-    fedglean.run_seeds("fedavg", 2, out=tmp_path / "seeds", **small)
-    fedglean.resume_seeds(tmp_path / "seeds")
+    fedglean.run("fedavg", seeds=2, out=tmp_path / "seeds", **small)
+    fedglean.resume(tmp_path / "seeds")
     fedglean.compare(["fedavg"], 1, out=tmp_path / "both", **small)
     with pytest.raises(fedglean.FedgleanError):
         fedglean.run("fedavg", labels="each:100000")
