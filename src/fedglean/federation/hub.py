@@ -88,7 +88,7 @@ def federate(
 
 def _federate(
     carrier: Carrier, config: Config, options: HubOptions, tell: Tell, on_round: OnRound
-) -> FinishedRun:
+) -> Run:
     out, device = options.out, torch.device(config.engine.device)
     images = hub_images(options.images)
     mailbox = Mailbox(carrier, options, images.classes, images.shape, _public_keys(options), tell)
