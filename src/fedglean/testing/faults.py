@@ -5,7 +5,8 @@ same way.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from fedglean import tree
 from fedglean.engine.here import Deliver
 from fedglean.exchange.gate import Envelope
 from fedglean.method import Upload
-from fedglean.tree import Tree
 
 At = tuple[int, int]
 Damage = Callable[[Upload], Any]
@@ -74,7 +74,8 @@ def damaged_leaf(change: Callable[[Tensor], Tensor]) -> Damage:
         leaves = tree.named(upload.trees[name])
         first = next(iter(leaves))
         leaves[first] = change(leaves[first])
-        return _replaced(upload, {name: tree.rebuild(upload.trees[name], leaves)})
+        damaged = tree.rebuild(upload.trees[name], leaves)
+        return _with(upload, trees={**upload.trees, name: damaged})
 
     return damage
 
@@ -90,19 +91,19 @@ wrong_dtype = damaged_leaf(lambda leaf: leaf.to(torch.float16))
 def missing_leaf(upload: Upload) -> Upload:
     name, first = next(iter(upload.trees.items()))
     leaves = list(tree.named(first).items())
-    return _replaced(upload, {name: dict(leaves[1:])})
+    return _with(upload, trees={**upload.trees, name: dict(leaves[1:])})
 
 
 def unknown_name(upload: Upload) -> Upload:
-    return _replaced(upload, {"unasked": torch.zeros(1)})
+    return _with(upload, trees={**upload.trees, "unasked": torch.zeros(1)})
 
 
 def bad_weight(upload: Upload) -> Upload:
-    return _replaced(upload, weight=1e9)
+    return _with(upload, all_weights=1e9)
 
 
 def negative_weight(upload: Upload) -> Upload:
-    return _replaced(upload, weight=-1.0)
+    return _with(upload, all_weights=-1.0)
 
 
 def garbage(upload: Upload) -> str:
@@ -128,11 +129,7 @@ def _hit(envelope: Envelope, at: tuple[At, ...]) -> bool:
     return (envelope.round, envelope.client) in at
 
 
-def _replaced(
-    upload: Upload, trees: Mapping[str, Tree] | None = None, weight: float | None = None
-) -> Upload:
-    weights: Any = {name: upload.weight(name) for name in upload.trees}
-    if weight is not None:
-        weights = weight
-    changed = {**upload.trees, **(trees or {})}
-    return Upload(weight=weights, keep=upload.keep, report=upload.report, **changed)
+def _with(upload: Upload, **changes: Any) -> Upload:
+    changed = copy(upload)
+    vars(changed).update(changes)
+    return changed
