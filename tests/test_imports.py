@@ -200,6 +200,11 @@ def rooms_that_know(package: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_the_library_knows_no_paper(path: Path) -> None:
+    assert not [name for name in imported(path) if within(name, "fedglean_papers")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_nothing_imports_torchvision(path: Path) -> None:
     assert not [name for name in imported(path) if within(name, "torchvision")]
 

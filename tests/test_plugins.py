@@ -649,6 +649,14 @@ def install(site: Path, text: str, version: str = "1.0") -> None:
     look_again()
 
 
+def test_the_papers_come_in_like_anybodys_package() -> None:
+    names = Names.of()
+    held = {names.holder("PRESETS", name) for name in names.tables["PRESETS"]}
+    assert held == {names.holder("STUDIES", name) for name in names.tables["STUDIES"]}
+    (papers,) = held
+    assert papers is not None and "fedglean_papers" in papers.text.decode()
+
+
 def test_an_installed_package_is_found_without_being_named(site: Path) -> None:
     install(site, OWN)
     assert "FedAvg, plainly. [the package their-methods]" in call("list", "methods").output

@@ -289,9 +289,6 @@ def _again(use: str | None, ran: list[str], places: list[tuple[str, str]]) -> Na
 def installed() -> tuple[Addition, ...]:
     """What other packages add, by name of their entry points."""
     points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    papers = EntryPoint("papers", "fedglean_papers", GROUP)
-    if all(point.value != papers.value for point in points):
-        points.append(papers)
     return tuple(_of_package(point) for point in points)
 
 
@@ -353,7 +350,7 @@ def _of_package(point: EntryPoint) -> Addition:
         ) from error
     text = _source_of(module)
     digest = ""
-    if point.value != "fedglean_papers" and (point.dist is None or point.dist.name != PACKAGE):
+    if point.dist is None or point.dist.name != PACKAGE:
         version = point.dist.version if point.dist else ""
         digest = digest_of(version.encode() + b"\n" + text)
     return _with_rows(Addition(title, text, digest), module)
