@@ -17,7 +17,6 @@ Both end with the process, even by kill -9. Where there is no `fcntl`, as on Win
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -183,15 +182,3 @@ def is_held(file: IO[Any]) -> bool:
         return True
     fcntl.flock(file, fcntl.LOCK_UN)
     return False
-
-
-def is_released(file: IO[Any], seconds: float) -> bool:
-    """Whether no process works on a file any more, within so many seconds; where none can say so,
-    none does.
-    """
-    end = time.monotonic() + seconds
-    while fcntl is not None and is_held(file):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True

@@ -6,7 +6,7 @@ without any run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +19,8 @@ from fedglean.runs.run import Runs
 LEVELS = 3
 
 
-def gather(folders: Mapping[str, Path] | Sequence[Path]) -> list[Runs]:
+def gather(folders: Sequence[Path]) -> list[Runs]:
     """All that the folders hold, in their order, each with a label of its own."""
-    if isinstance(folders, Mapping):
-        return [
-            replace(runs, label=label)
-            for label, path in folders.items()
-            for runs in _held_by(path)
-            if runs
-        ]
     found: list[Runs] = []
     places: set[Path] = set()
     for path in folders:

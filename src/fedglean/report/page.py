@@ -41,17 +41,13 @@ COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "a
 
 
 def write_page(
-    folders: Mapping[str, Path] | Sequence[Path],
-    out: Path,
-    title: str | None = None,
-    trust: bool = False,
+    folders: Sequence[Path], out: Path, title: str | None = None, trust: bool = False
 ) -> Path:
-    """The page of run folders, groups of seeds or comparisons; in a mapping, by the labels that
-    they shall have. With `trust`, code that they name may run for it.
+    """The page of runs, of several seeds or of comparisons. With `trust`, code that they name may
+    run for it.
     """
-    if trust:
-        for folder in folders.values() if isinstance(folders, Mapping) else folders:
-            allow(folder)
+    for folder in folders if trust else ():
+        allow(folder)
     data = page_data(gather(folders), ModelReport(), title)
     write_whole(out, page(data).encode(errors="replace"))
     return out

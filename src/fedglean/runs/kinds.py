@@ -5,12 +5,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
 from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.schema import read
-
-T = TypeVar("T")
 
 
 class Kind(Enum):
@@ -61,15 +58,9 @@ def check_is_free(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Seeds:
-    """What seeds.json holds."""
+    """What seeds.json and done.json hold."""
 
-    seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What done.json holds."""
-
+    seeds: tuple[int, ...] = ()
     done: int = 0
 
 
@@ -83,16 +74,19 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 
 def seeds_of(folder: Path) -> list[int]:
-    return list(_noted(folder, "seeds.json", _Seeds).seeds)
+    found = list(_noted(folder, "seeds.json").seeds)
+    if not found:
+        raise StorageError(f"{folder} is damaged: its seeds.json names no seed")
+    return found
 
 
 def rounds_of_all(folder: Path) -> int:
     """How many rounds all of several seeds have done."""
-    return _noted(folder, "done.json", _Done).done if (folder / "done.json").exists() else 0
+    return _noted(folder, "done.json").done if (folder / "done.json").exists() else 0
 
 
-def _noted(folder: Path, name: str, kind: type[T]) -> T:
+def _noted(folder: Path, name: str) -> _Seeds:
     try:
-        return read(kind, json.loads((folder / name).read_bytes()))
+        return read(_Seeds, json.loads((folder / name).read_bytes()))
     except (ConfigError, *UNREADABLE) as error:
         raise StorageError(f"{folder} is damaged: its {name} cannot be read ({error})") from error

@@ -50,7 +50,7 @@ Named = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedMethod:
     """One line of a comparison."""
 
     label: str
@@ -77,7 +77,7 @@ class Entry:
 class Plan:
     """What is compared, on which seeds; `notes` are choices that the user did not spell out."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparedMethod, ...]
     seeds: tuple[int, ...]
     notes: tuple[str, ...] = ()
     dataset: Dataset | None = field(default=None, repr=False, compare=False)
@@ -105,7 +105,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class EntryRecord:
+class ComparedMethodRecord:
     """A line of compare.json."""
 
     label: str
@@ -114,15 +114,17 @@ class EntryRecord:
     reference: bool = False
     labels_alone: bool = False
 
-    def entry(self) -> Entry:
-        return Entry(self.label, self.folder, resolve(None, self.config, foreign=self.config))
+    def entry(self) -> ComparedMethod:
+        return ComparedMethod(
+            self.label, self.folder, resolve(None, self.config, foreign=self.config)
+        )
 
 
 @dataclass(frozen=True)
-class Record:
+class ComparisonRecord:
     """What compare.json holds; there is no answer before all is done."""
 
-    entries: tuple[EntryRecord, ...]
+    entries: tuple[ComparedMethodRecord, ...]
     seeds: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
@@ -144,13 +146,13 @@ class Record:
         return tuple(known)
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> ComparisonRecord:
     if kind_of(folder) is not Kind.COMPARISON:
         raise StorageError(
             f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run"
         )
     try:
-        return read(Record, json.loads((folder / "compare.json").read_bytes()))
+        return read(ComparisonRecord, json.loads((folder / "compare.json").read_bytes()))
     except (ConfigError, *UNREADABLE) as error:
         raise StorageError(
             f"{folder} is damaged: its compare.json cannot be read ({error})"
@@ -164,7 +166,7 @@ def make_plan(named: Named, seeds: int, options: Mapping[str, Any]) -> Plan:
     _check_words(named, seeds)
     try:
         entries = [
-            Entry(label, _slug(label), _configured(label, own, options))
+            ComparedMethod(label, _slug(label), _configured(label, own, options))
             for label, own in named.items()
         ]
     except ConfigError:
@@ -195,7 +197,7 @@ def divide(config: Config, seeds: Sequence[int], dataset: Dataset) -> list[Split
     return [fitted(divide_up(replace(config, seed=seed), dataset), dataset) for seed in seeds]
 
 
-def split_for(entry: Entry, split: Split, dataset: Dataset) -> Split:
+def split_for(entry: ComparedMethod, split: Split, dataset: Dataset) -> Split:
     """The split as a method gets it: references know more than was given to anybody."""
     if not entry.reference:
         return split
@@ -270,7 +272,7 @@ def _slug(label: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "unnamed"
 
 
-def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
+def _alike(entry: ComparedMethod, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
     """Data, split, model and rounds as the first has them; a model or rounds of its own must be
     asked for.
     """
@@ -285,18 +287,22 @@ def _alike(entry: Entry, first: Config, split: Split, own: Mapping[str, Any]) ->
     return config if "rounds" in own else replace(config, rounds=first.rounds)
 
 
-def _alone(name: str, first: Config) -> Entry:
+def _alone(name: str, first: Config) -> ComparedMethod:
     """As the first in all but the method and its settings; none of the methods that stand beside it
     drops units.
     """
     general = write(first)
     del general["method"], general["settings"]
     general["model"]["dropout"] = 0.0
-    return Entry(name, _slug(name), resolve(name, general, names=first.names))
+    return ComparedMethod(name, _slug(name), resolve(name, general, names=first.names))
 
 
 def _decisions(
-    entries: Sequence[Entry], lead: str, first: Config, named: Named, options: Mapping[str, Any]
+    entries: Sequence[ComparedMethod],
+    lead: str,
+    first: Config,
+    named: Named,
+    options: Mapping[str, Any],
 ) -> list[str]:
     """What the first method decides for the others, where they would have it otherwise and the user
     did not say.
@@ -316,7 +322,7 @@ def _decisions(
     return notes
 
 
-def _remarks(entries: Sequence[Entry]) -> list[str]:
+def _remarks(entries: Sequence[ComparedMethod]) -> list[str]:
     """In what the methods still differ, and what cannot be said because of it."""
     remarks = []
     having = [each for each in entries if "active" in each.config.settings]
@@ -340,14 +346,16 @@ def _remarks(entries: Sequence[Entry]) -> list[str]:
     return remarks
 
 
-def _advantage(entry: Entry) -> str:
+def _advantage(entry: ComparedMethod) -> str:
     if entry.config.method in ALL_LABELS:
         place = "hub" if entry.config.method == "hub-all" else "clients"
         return f"it has all labels, at the {place}"
     return "it has everybody's images in one place"
 
 
-def _check_methods(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[Split]) -> None:
+def _check_methods(
+    entries: Sequence[ComparedMethod], dataset: Dataset, splits: Sequence[Split]
+) -> None:
     """Every method can work with who has labels."""
     for split in splits:
         for entry in entries:
@@ -357,7 +365,7 @@ def _check_methods(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[
             able = []
             names = entry.config.names
             for name in names.tables["METHODS"]:
-                other = Entry(name, "", resolve(name, names=names))
+                other = ComparedMethod(name, "", resolve(name, names=names))
                 if _refusal(other, split) is None:
                     able.append(name)
             raise ConfigError(
@@ -365,7 +373,7 @@ def _check_methods(entries: Sequence[Entry], dataset: Dataset, splits: Sequence[
             )
 
 
-def _check_distinct(entries: Sequence[Entry]) -> None:
+def _check_distinct(entries: Sequence[ComparedMethod]) -> None:
     marks: dict[str, str] = {}
     folders: set[str] = set()
     for entry in entries:
@@ -381,7 +389,7 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
         folders.add(entry.folder)
 
 
-def _refusal(entry: Entry, split: Split) -> ConfigError | None:
+def _refusal(entry: ComparedMethod, split: Split) -> ConfigError | None:
     held = zip(split.labelled, split.unlabelled, strict=True)
     declared = [Declared(len(mine), len(rest)) for mine, rest in held]
     try:
