@@ -87,24 +87,19 @@ def with_fields(name: str, kind: type) -> Callable[[Callable[..., None]], Callab
     name. Fields without a help are not for the command line.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters.values()
-        options = []
-        for field_name, (field, hint) in fields_of(kind).items():
-            if "help" in field.metadata:
-                default = Parameter.empty if field.default is MISSING else field.default
-                annotation = _option(hint, help_of(kind, field_name), "Options")
-                options.append(
-                    Parameter(
-                        field_name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-                    )
-                )
+    options = [
+        _parameter(kind, field_name, field_name, "Options")
+        for field_name, (field, _) in fields_of(kind).items()
+        if "help" in field.metadata
+    ]
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def wrapper(**given: Any) -> None:
             values = {each.name: given.pop(each.name) for each in options}
             command(**{name: read(kind, values)}, **given)
 
+        own = inspect.signature(command).parameters.values()
         others = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own if one.name != name]
         wrapper.__signature__ = inspect.Signature([*options, *others])  # type: ignore[attr-defined]
         return wrapper
@@ -122,13 +117,16 @@ def _parameters(kind: Any, section: str = "") -> Iterator[Parameter]:
         path = f"{section}.{name}" if section else name
         if is_dataclass(hint):
             yield from _parameters(hint, name)
-        if path not in short or field.default is True:
-            continue
-        flag = f"--{short[path].replace('_', '-')}"
-        annotation = _option(hint, help_of(kind, name), section.capitalize() or METHOD, flag)
-        yield Parameter(
-            short[path], Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
-        )
+        elif path in short and field.default is not True:
+            yield _parameter(kind, name, short[path], section.capitalize() or METHOD)
+
+
+def _parameter(kind: type, name: str, option: str, panel: str) -> Parameter:
+    """A field as typer takes it; without a name of its own, a flag would get one that denies it."""
+    field, hint = fields_of(kind)[name]
+    default = Parameter.empty if field.default is MISSING else field.default
+    annotation = _option(hint, help_of(kind, name), panel, f"--{option.replace('_', '-')}")
+    return Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def help_of(kind: type, name: str) -> str:
