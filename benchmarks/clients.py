@@ -42,8 +42,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.engine.batches import Deck, Lane, Setting
+from fedglean.engine.executor import Executor
 from fedglean.engine.loop import Loop
-from fedglean.engine.task import Party
+from fedglean.engine.task import Call, Party
 from fedglean.inputs.images import Images
 from fedglean.method import Me, Predict, Statistics, Stream, Train
 from fedglean.methods.semifl import SemiFL
@@ -153,7 +154,8 @@ def requests(experiment: Experiment) -> dict[str, list[Any]]:
     method, federation, state = experiment.method, experiment.federation, experiment.start()
     assert isinstance(method, Confident)
     pools = [federation.unlabelled[client] for client in ACTIVE]
-    sums = experiment.placement.executor.serve(Statistics(state.model, federation.hub), 0)
+    call = Call(Statistics(state.model, federation.hub), 0)
+    sums = experiment.executor.answer([call])[0]
     sent = state.model.with_statistics(sums)
     streams = [method.drawn(images, sent.architecture.classes) for images in pools]
     return {
@@ -243,10 +245,7 @@ def profile(title: str, work: Callable[[], Any]) -> str:
 
 def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
     """The phases of a round of one seed, or of several side by side."""
-    stack, each = (
-        experiments[0].placement.executor,
-        [requests(experiment) for experiment in experiments],
-    )
+    stack, each = (experiments[0].executor, [requests(experiment) for experiment in experiments])
     work = {name: [request for own in each for request in own[name]] for name in each[0]}
     lanes = [Lane(train, key) for key, train in enumerate(work["train"])]
     phases: dict[str, Callable[[], Any]] = {
@@ -266,7 +265,7 @@ def stacked(experiments: list[Experiment]) -> dict[str, Callable[[], Any]]:
 
 def looped(experiment: Experiment) -> dict[str, Callable[[], Any]]:
     """The phases of a round, client by client; of the training one epoch."""
-    loop, work = Loop(experiment.placement.executor.setting), requests(experiment)
+    loop, work = Loop(experiment.executor.setting), requests(experiment)
     work["train"] = [replace(train, epochs=1) for train in work["train"]]
     return {name: partial(run, loop, some) for name, some in work.items()}
 
@@ -275,7 +274,7 @@ def whole_round(runs: list[LiveRun]) -> None:
     play_rounds([(each.experiment, each.progress) for each in runs], runs[0].progress.done + 1)
 
 
-def run(executor: Loop, some: list[Any]) -> None:
+def run(executor: Executor, some: list[Any]) -> None:
     executor.run(parties(some))
 
 

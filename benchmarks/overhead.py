@@ -20,8 +20,8 @@ from clients import commit, machine
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.engine.here import Kept
-from fedglean.engine.loop import Loop
+from fedglean.engine.executor import Executor
+from fedglean.exchange.states import ClientStates
 from fedglean.runs.config import Config, configure
 from fedglean.runs.experiment import EXECUTORS, prepare, settled_for
 from fedglean.runs.folder import Progress
@@ -75,8 +75,8 @@ def measured(method: str, executor: str, rounds: int) -> dict[str, Any]:
 
 def _measured(method: str, executor: str, rounds: int, config: Config) -> dict[str, Any]:
     experiment = prepare(config)
-    progress = Progress(0, experiment.start(), Kept(), [])
-    served = Stopwatch(experiment.placement.executor)
+    progress = Progress(0, experiment.start(), ClientStates(), [])
+    served = Stopwatch(experiment.executor)
     for number in range(1, rounds + 1):
         play_round(experiment, progress, number)
     served.seconds, began = 0.0, time.process_time()
@@ -94,7 +94,7 @@ def _measured(method: str, executor: str, rounds: int, config: Config) -> dict[s
 class Stopwatch:
     """Adds up the CPU seconds that an executor takes to answer."""
 
-    def __init__(self, executor: Loop) -> None:
+    def __init__(self, executor: Executor) -> None:
         self.seconds, self.answer = 0.0, executor.answer
         executor.answer = self._timed  # type: ignore[method-assign]
 

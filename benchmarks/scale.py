@@ -45,8 +45,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.partition import Split
+from fedglean.engine import placement as hub_side
+from fedglean.engine.clients import Clients
 from fedglean.engine.device import chosen_device, settle
-from fedglean.engine.here import Here, Kept, Ledger, Visit
+from fedglean.engine.placement import Exchanger
+from fedglean.exchange.exchange import merge
+from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
@@ -221,11 +225,7 @@ class Metered(LocalCarrier):
 
 def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
     """The second round of a federation, by branch that was asked."""
-    federation, old, count = (
-        experiment.federation,
-        experiment.placement,
-        len(experiment.federation.declared),
-    )
+    federation, count = experiment.federation, len(experiment.federation.declared)
     carrier = Metered(
         Branch(number, "b", holdings(experiment, number), scratch / "state" / str(number))
         for number in range(count)
@@ -236,16 +236,15 @@ def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
     mailbox = Mailbox(carrier, options, dataset.classes, dataset.train_images.shape[1:])
     declared = mailbox.enrol()
     plan = RunPlan.of(experiment.config, experiment.dataset)
-    common = (federation, old.executor, old.block, old.quorum, old.stretch)
-    placement = Branches(
-        *common, mailbox=mailbox, method=experiment.method, plan=plan, run="0123456789abcdef"
-    )
-    spent, exchange = 0.0, Mailbox.exchange
+    gate, run = experiment.config.gate, "0123456789abcdef"
+    placement = Branches(mailbox, federation, gate, method=experiment.method, plan=plan, run=run)
+    exchanger = replace(experiment.exchanger, placement=placement, observe=None)
+    spent, exchange, whole_exchange = 0.0, Mailbox.exchange, Exchanger.exchange
 
     def timed(*arguments: Any) -> Any:
         nonlocal spent
         began, before = time.process_time(), carrier.meter.branches
-        answer = Here.exchange(*arguments)
+        answer = whole_exchange(*arguments)
         spent += time.process_time() - began - (carrier.meter.branches - before)
         return answer
 
@@ -258,8 +257,8 @@ def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
         return received
 
     at_first = peak_memory()
-    with patch.object(Branches, "exchange", timed), patch.object(Mailbox, "exchange", weighed):
-        for _ in rounds(replace(experiment, placement=placement), scratch / "flower"):
+    with patch.object(Exchanger, "exchange", timed), patch.object(Mailbox, "exchange", weighed):
+        for _ in rounds(replace(experiment, exchanger=exchanger), scratch / "flower"):
             meter, cpu, carrier.meter, spent = carrier.meter, spent, Meter(), 0.0
     asked = len(meter.asked)
     return {
@@ -291,8 +290,8 @@ def of_here(experiment: Experiment, scratch: Path) -> dict[str, Any]:
 
     count = len(experiment.federation.declared)
     with (
-        patch.object(Visit, "take", timed(Visit.take)),
-        patch.object(Ledger, "take", timed(Ledger.take)),
+        patch.object(Clients, "take", timed(Clients.take)),
+        patch.object(hub_side, "merge", timed(merge)),
     ):
         for line in rounds(experiment, scratch / "here"):
             cpu, trained, spent = spent, line["answered"], 0.0
@@ -305,7 +304,7 @@ def of_here(experiment: Experiment, scratch: Path) -> dict[str, Any]:
 def rounds(experiment: Experiment, out: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run that is checkpointed."""
     folder = RunFolder.create(out, experiment)
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     for number in range(1, ROUNDS + 1):
         line = play_round(experiment, progress, number)
         assert line is not None and not line["refused"], line

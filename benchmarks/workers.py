@@ -42,9 +42,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean import tree
-from fedglean.engine.here import Exchange, Here, Kept
-from fedglean.engine.on_ray import RayCrew, connect
+from fedglean.engine.on_ray import RayPool, connect
+from fedglean.engine.placement import Exchanger, Here, Placement
 from fedglean.engine.workers import Workers
+from fedglean.exchange.exchange import Exchange
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Ask, Me, Upload
 from fedglean.models import Architecture
 from fedglean.runs.config import configure
@@ -111,24 +113,30 @@ def variants(options: argparse.Namespace) -> dict[str, Experiment]:
         "rounds": rounds + 1,
     }
     experiment = prepare(configure("semifl", **setting, **engine))
-    old = experiment.placement
-    common = (old.federation, old.executor, old.block, old.quorum, old.stretch, old.observe)
-    several = {f"workers {count}": Workers(*common, workers=count) for count in (1, 2)}
-    several |= {f"ray {count}": Workers(*common, workers=count, crew=RayCrew) for count in (1, 2)}
-    return {
-        name: replace(experiment, placement=each) for name, each in {"here": old, **several}.items()
-    }
+    here = experiment.placement
+    assert isinstance(here, Here)
+    clients, block = here.clients, engine["block"]
+    placements: dict[str, Placement] = {"here": here}
+    for count in (1, 2):
+        placements[f"workers {count}"] = Workers(clients, block, count)
+        placements[f"ray {count}"] = Workers(clients, block, count, RayPool)
+    found = {}
+    for name, placement in placements.items():
+        exchanger = replace(experiment.exchanger, placement=placement)
+        found[name] = replace(experiment, exchanger=exchanger)
+    return found
 
 
 def measured(
     experiments: dict[str, Experiment], systems: dict[str, set[int]], begin: int, repeat: int
 ) -> Measures:
     """A line of measures a round and placement; the placements take turns."""
-    first = Progress(0, experiments["here"].start(), Kept(), [])
+    first = Progress(0, experiments["here"].start(), ClientStates(), [])
     for number in range(1, begin + 1):
         play_round(experiments["here"], first, number)
     progress = {
-        name: replace(first, kept=Kept(dict(first.kept.states)), history=[]) for name in experiments
+        name: replace(first, kept=ClientStates(dict(first.kept.states)), history=[])
+        for name in experiments
     }
     measures: Measures = {name: [] for name in experiments}
     for number in range(begin + 1, begin + WARM + repeat + 1):
@@ -146,7 +154,7 @@ def measured(
 def one_round(
     experiment: Experiment, progress: Progress, number: int, system: set[int]
 ) -> dict[str, float]:
-    serving, original = 0.0, Here.exchange
+    serving, original = 0.0, Exchanger.exchange
 
     def timed(*arguments: Any) -> Any:
         nonlocal serving
@@ -155,7 +163,7 @@ def one_round(
         serving += time.perf_counter() - began
         return answer
 
-    with patch.object(Here, "exchange", timed):
+    with patch.object(Exchanger, "exchange", timed):
         spent = clocked(experiment, system, lambda: play_round(experiment, progress, number))
     return {**spent, "serving": serving, "trained": progress.history[-1]["answered"]}
 
@@ -171,7 +179,7 @@ def sending(
         for name, experiment in experiments.items():
             found[name].append(
                 clocked(
-                    experiment, systems[name], partial(ten_times, experiment.placement, exchange)
+                    experiment, systems[name], partial(ten_times, experiment.exchanger, exchange)
                 )
             )
     kinds = ("round", "cpu", "system")
@@ -181,14 +189,13 @@ def sending(
     }
 
 
-def ten_times(place: Here, exchange: Exchange) -> None:
+def ten_times(exchanger: Exchanger, exchange: Exchange) -> None:
     for _ in range(10):
-        place.exchange(exchange, Kept())
+        exchanger.exchange(exchange, ClientStates())
 
 
-def echo(me: Me, message: Record) -> Any:
+async def echo(me: Me, message: Record) -> Upload:
     """A client without work."""
-    yield []
     return Upload(model=message.model)
 
 
@@ -212,7 +219,7 @@ def clocked(experiment: Experiment, system: set[int], work: Callable[[], Any]) -
 def pids(experiment: Experiment) -> list[int]:
     """Of the workers of a placement."""
     pool = getattr(experiment.placement, "pool", None)
-    if isinstance(pool, RayCrew):
+    if isinstance(pool, RayPool):
         return [int(worker.name.split()[1]) for worker in pool.workers]
     return [worker.process.pid for worker in pool.workers] if pool else []
 

@@ -19,7 +19,6 @@ from fedglean import errors, losses, randomness, testing, tree
 from fedglean.cli import app
 from fedglean.cli.look import LISTS, lines_of
 from fedglean.cli.shared import INTERRUPTED
-from fedglean.exchange.aggregate import Reply
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
 from fedglean.methods import METHODS, common
@@ -30,6 +29,7 @@ from fedglean.runs import checkpoint
 from fedglean.runs.config import FLAT, Config
 from fedglean.testing.checks import CHECKS
 from fedglean.tree import Record
+from fedglean.uploads import Reply
 from fedglean_papers.presets import PRESETS
 
 HERE = Path(__file__).resolve().parent / "reference"

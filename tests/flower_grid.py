@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run as FlowerRun
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedglean.engine.here import Kept
+from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.flower.apps import client_app_of
 from fedglean.federation.flower.carrier import FlowerCarrier
@@ -163,11 +163,13 @@ def on_flower(
     mailbox = mailbox_of(grid, experiment, **options)
     found, federation = mailbox.enrol(), experiment.federation
     assert [found[number].declared for number in sorted(found)] == list(federation.declared)
-    old = experiment.placement
-    common = (federation, old.executor, old.block, changes.pop("quorum", old.quorum), old.stretch)
+    gate = experiment.config.gate
+    gate = replace(gate, quorum=changes.pop("quorum", gate.quorum))
     plan = RunPlan.of(experiment.config, experiment.dataset)
-    own = {"mailbox": mailbox, "method": experiment.method, "plan": plan, "run": RUN}
-    return replace(experiment, placement=Branches(*common, **own, **changes))
+    own = {"method": experiment.method, "plan": plan, "run": RUN}
+    placement = Branches(mailbox, federation, gate, **own, **changes)
+    exchanger = replace(experiment.exchanger, placement=placement, quorum=gate.quorum, observe=None)
+    return replace(experiment, exchanger=exchanger)
 
 
 def played(
@@ -175,7 +177,7 @@ def played(
 ) -> Progress:
     if rounds is not None:
         experiment = replace(experiment, config=replace(experiment.config, rounds=rounds))
-    progress = progress or Progress(0, experiment.start(), Kept(), [])
+    progress = progress or Progress(0, experiment.start(), ClientStates(), [])
     play([LiveRun(experiment, progress)], lambda lines: None)
     return progress
 

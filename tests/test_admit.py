@@ -14,11 +14,13 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.data.federation import Federation
 from fedglean.engine.batches import Setting
-from fedglean.engine.here import Deliver, Exchange, Here, Kept
+from fedglean.engine.clients import Clients, Deliver
 from fedglean.engine.loop import Loop
+from fedglean.engine.placement import Exchanger, Here
 from fedglean.errors import RoundError
-from fedglean.exchange.aggregate import Reply
-from fedglean.exchange.gate import Admitted, Envelope, Gate, Refusal, needed
+from fedglean.exchange.exchange import Exchange
+from fedglean.exchange.gate import Admitted, Envelope, Gate, needed
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy
@@ -30,7 +32,9 @@ from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
+from fedglean.testing.engines import with_delivery
 from fedglean.tree import Record
+from fedglean.uploads import Refusal, Reply
 
 MLP = Architecture("mlp", (1, 2, 2), 3, width=0.001)
 MODEL = MLP.initial(1)
@@ -77,12 +81,12 @@ ASK = Ask(
 
 
 def exchange(
-    deliver: Callable[[Envelope], Iterable[Envelope]], kept: Kept, quorum: float = 0.5
+    deliver: Callable[[Envelope], Iterable[Envelope]], kept: ClientStates, quorum: float = 0.5
 ) -> Reply:
     executor = Loop(Setting(Recipe((0.5,), (0.5,), flip=False, pad=0)))
-    return Here(federation(), executor, block=2, quorum=quorum, deliver=deliver).exchange(
-        Exchange(ASK, 1, 0, 7), kept
-    )[0]
+    clients = Clients(federation(), executor, deliver=deliver)
+    exchanger = Exchanger(Here(clients), len(COUNTS), block=2, quorum=quorum)
+    return exchanger.exchange(Exchange(ASK, 1, 0, 7), kept)[0]
 
 
 def with_leaf(upload: Upload, change: Callable[[Tensor], Tensor], **other: Any) -> Upload:
@@ -242,7 +246,7 @@ BAD: dict[str, tuple[Callable[[Upload], Any], str]] = {
 }
 
 
-def leaves_of(reply: Reply, kept: Kept) -> dict[str, Tensor]:
+def leaves_of(reply: Reply, kept: ClientStates) -> dict[str, Tensor]:
     sums = {"mean": reply.mean("model"), "sum": reply.sum("sums")}
     return tree.named(
         {**sums, **{f"client {number}": kept.states[number] for number in sorted(kept.states)}}
@@ -255,7 +259,7 @@ def kept_by(client: int, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def played(deliver: Callable[[Envelope], Iterable[Envelope]]) -> tuple[Reply, dict[str, Tensor]]:
     """The exchange from a state in which every client already kept something."""
-    kept = Kept()
+    kept = ClientStates()
     exchange(lambda envelope: [envelope], kept)
     reply = exchange(deliver, kept)
     return reply, leaves_of(reply, kept)
@@ -287,7 +291,7 @@ def test_an_upload_that_is_lost_makes_a_difference(without_it: Any, undisturbed:
 def test_a_client_goes_on_from_what_it_kept_unless_its_upload_was_lost(
     without_it: Any, undisturbed: Any
 ) -> None:
-    kept = Kept()
+    kept = ClientStates()
     before = leaves_of(exchange(lambda envelope: [envelope], kept), kept)
     assert kept.changed == set(range(5))
     for number in range(5):
@@ -366,8 +370,8 @@ def test_too_few_usable_uploads_end_the_round_with_their_reasons() -> None:
         RoundError,
         match=r"round 1: only 1 of 5 .* quorum is 50 % \('model' at output.weight is not",
     ):
-        exchange(mostly_bad, Kept())
-    assert exchange(mostly_bad, Kept(), quorum=0.2).answered == [0]
+        exchange(mostly_bad, ClientStates())
+    assert exchange(mostly_bad, ClientStates(), quorum=0.2).answered == [0]
 
 
 def test_a_run_that_diverged_is_told_so_and_not_once_for_each_client() -> None:
@@ -378,12 +382,12 @@ def test_a_run_that_diverged_is_told_so_and_not_once_for_each_client() -> None:
 
     told = r"('model' moved by \S+, more than the 280 allowed; ){3}and 2 more; .* learning rate"
     with pytest.raises(RoundError, match=told):
-        exchange(far, Kept())
+        exchange(far, ClientStates())
 
 
 def test_silence_from_all_is_told_from_refusal() -> None:
     with pytest.raises(RoundError, match=r"only 0 of 5 clients .* \(no answer\)"):
-        exchange(lambda envelope: [], Kept())
+        exchange(lambda envelope: [], ClientStates())
 
 
 def gate(ask: Ask = ASK) -> Gate:
@@ -449,8 +453,8 @@ def test_a_whole_round_with_a_refused_upload_is_the_round_without_it(method: str
     experiment = prepare(configure(method, clients=4, rounds=2, epochs=1, **options[method]))
 
     def progress_with(deliver: Callable[[Envelope], Iterable[Envelope]]) -> Progress:
-        disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
-        progress = Progress(0, experiment.start(), Kept(), [])
+        disturbed = with_delivery(experiment, deliver)
+        progress = Progress(0, experiment.start(), ClientStates(), [])
         play_round(experiment, progress, 1)
         play_round(disturbed, progress, 2)
         return progress
@@ -517,8 +521,8 @@ IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], Callable[..., Any]]] = {
 def first_round(method: str, deliver: Deliver, **options: Any) -> dict[str, Any]:
     """What is told of a round in which uploads go that way."""
     experiment = prepare(configure(method, clients=4, rounds=1, **options))
-    disturbed = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
-    line = play_round(disturbed, Progress(0, disturbed.start(), Kept(), []), 1)
+    disturbed = with_delivery(experiment, deliver)
+    line = play_round(disturbed, Progress(0, disturbed.start(), ClientStates(), []), 1)
     assert line is not None
     return line
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.exchange.aggregate import MEAN
+from fedglean.exchange.exchange import BlockResult, merge
 from fedglean.method import Upload
 from fedglean.methods.common import with_momentum
 from fedglean.models import Architecture, Model
-from uploads import admitted
+from uploads import reply_to_result, result_of
 
 MODEL = Architecture("mlp", (1, 2, 2), 2, width=0.001).initial(1)
 
@@ -22,16 +23,14 @@ def sent(values: list[float]) -> dict[str, Tensor]:
     return {"x": torch.tensor(values)}
 
 
-def summed(*uploads: Upload, images: list[int] | None = None, keep_all: bool = False) -> Partial:
-    sums = Partial()
-    for client, upload in enumerate(uploads):
-        sums.include(client, admitted(upload), (images or [1] * len(uploads))[client], keep_all)
-    return sums
+def summed(*uploads: Upload, images: list[int] | None = None, collect: str = "sum") -> BlockResult:
+    counts = dict(enumerate(images or [1] * len(uploads)))
+    return result_of(dict(enumerate(uploads)), counts, collect)
 
 
 def test_two_clients_make_the_mean_that_one_computes_by_hand() -> None:
     sums = summed(Upload(part=sent([1.0, 2.0]), weight=3), Upload(part=sent([5.0, -2.0]), weight=1))
-    reply = Reply(sums, {"part": sent([0.0, 0.0])})
+    reply = reply_to_result(sums, {"part": sent([0.0, 0.0])})
     assert reply.mean("part")["x"].tolist() == [2.0, 1.0]
     assert reply.sum("part")["x"].tolist() == [8.0, 4.0]
     assert (reply.weight("part"), reply.count("part"), reply.has("part")) == (4.0, 2, True)
@@ -43,7 +42,7 @@ def test_an_element_that_nobody_owns_keeps_its_value() -> None:
         Upload(part=sent([1.0, 2.0, 9.0]), weight={"part": sent([1.0, 1.0, 0.0])}),
         Upload(part=sent([4.0, 7.0, 9.0]), weight={"part": sent([2.0, 0.0, 0.0])}),
     )
-    assert Reply(sums, {"part": sent([10.0, 20.0, 30.0])}).mean("part")["x"].tolist() == [
+    assert reply_to_result(sums, {"part": sent([10.0, 20.0, 30.0])}).mean("part")["x"].tolist() == [
         3.0,
         2.0,
         30.0,
@@ -55,11 +54,16 @@ def test_numbers_and_trees_of_weights_go_together() -> None:
         Upload(part=sent([1.0, 1.0]), weight=1),
         Upload(part=sent([4.0, 4.0]), weight={"part": sent([2.0, 0.0])}),
     )
-    assert Reply(sums, {"part": sent([0.0, 0.0])}).mean("part")["x"].tolist() == [3.0, 1.0]
+    assert reply_to_result(sums, {"part": sent([0.0, 0.0])}).mean("part")["x"].tolist() == [
+        3.0,
+        1.0,
+    ]
 
 
 def test_a_name_that_nobody_uploaded_stays_as_it_was_sent_and_sums_to_nothing() -> None:
-    reply = Reply(summed(Upload(other=sent([1.0]))), {"part": sent([7.0]), "other": sent([0.0])})
+    reply = reply_to_result(
+        summed(Upload(other=sent([1.0]))), {"part": sent([7.0]), "other": sent([0.0])}
+    )
     assert reply.mean("part")["x"].tolist() == [7.0] and reply.sum("part")["x"].tolist() == [0.0]
     assert not reply.has("part") and reply.count("part") == 0 and reply.weight("part") == 0.0
 
@@ -69,22 +73,22 @@ def test_names_are_weighted_apart_and_by_one_where_none_is_given() -> None:
         Upload(a=sent([1.0]), b=sent([1.0]), weight={"a": 3}),
         Upload(a=sent([5.0]), b=sent([5.0]), weight={"a": 1}),
     )
-    reply = Reply(sums, {"a": sent([0.0]), "b": sent([0.0])})
+    reply = reply_to_result(sums, {"a": sent([0.0]), "b": sent([0.0])})
     assert reply.mean("a")["x"].tolist() == [2.0] and reply.mean("b")["x"].tolist() == [3.0]
 
 
 def test_reports_are_averaged_by_the_images_behind_them() -> None:
     uploads = [Upload(part=sent([0.0]), report={"loss": loss}) for loss in (1.0, 4.0)]
     uploads.append(Upload(part=sent([0.0]), report={"other": 5.0}))
-    reply = Reply(summed(*uploads, images=[10, 5, 2]), {})
+    reply = reply_to_result(summed(*uploads, images=[10, 5, 2]), {})
     assert reply.report == {"loss": pytest.approx(2.0), "other": 5.0}
-    assert Reply(summed(uploads[0], images=[0]), {}).report == {}
+    assert reply_to_result(summed(uploads[0], images=[0]), {}).report == {}
 
 
 def test_uploads_are_kept_one_by_one_only_when_asked_for() -> None:
     uploads = [Upload(part=sent([1.0])), Upload(part=sent([2.0]))]
-    assert Reply(summed(*uploads), {}).uploads == {}
-    kept = Reply(summed(*uploads, keep_all=True), {}).uploads
+    assert reply_to_result(summed(*uploads), {}).uploads == {}
+    kept = reply_to_result(summed(*uploads, collect="all"), {}).uploads
     assert {client: upload.trees for client, upload in kept.items()} == {
         0: uploads[0].trees,
         1: uploads[1].trees,
@@ -95,7 +99,9 @@ def test_a_model_comes_back_as_a_model_of_its_own_dtype() -> None:
     shifted = Model(
         MODEL.architecture, {name: value + 2 for name, value in MODEL.parameters.items()}
     )
-    mean = Reply(summed(Upload(model=MODEL), Upload(model=shifted)), {"model": MODEL}).mean("model")
+    mean = reply_to_result(
+        summed(Upload(model=MODEL), Upload(model=shifted)), {"model": MODEL}
+    ).mean("model")
     assert isinstance(mean, Model) and mean.architecture == MODEL.architecture
     for name, value in MODEL.parameters.items():
         assert mean.parameters[name].dtype == torch.float32
@@ -104,7 +110,9 @@ def test_a_model_comes_back_as_a_model_of_its_own_dtype() -> None:
 
 def test_many_small_uploads_are_summed_in_double_precision() -> None:
     uploads = [Upload(part=sent([16777216.0]))] + [Upload(part=sent([1.0])) for _ in range(64)]
-    assert Reply(summed(*uploads), {"part": sent([0.0])}).sum("part")["x"].tolist() == [16777280.0]
+    assert reply_to_result(summed(*uploads), {"part": sent([0.0])}).sum("part")["x"].tolist() == [
+        16777280.0
+    ]
 
 
 NUMBERS = st.floats(-1e3, 1e3, width=32)
@@ -127,12 +135,12 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(
     values = np.array([np.float32(row) for row, _ in clients], dtype=np.float64)
     weights = np.array([weight for _, weight in clients])
     template = {"part": {"x": torch.zeros(3, dtype=torch.float64)}}
-    blocks = Partial()
-    for begin in range(0, len(uploads), block):
-        blocks += summed(*uploads[begin : begin + block])
+    blocks = merge(
+        (summed(*uploads[begin : begin + block]) for begin in range(0, len(uploads), block)), MEAN
+    )
     shuffled.shuffle(uploads)
     for sums in (blocks, summed(*uploads)):
-        reply = Reply(sums, template)
+        reply = reply_to_result(sums, template)
         np.testing.assert_allclose(reply.sum("part")["x"], weights @ values, rtol=1e-12, atol=1e-9)
         np.testing.assert_allclose(
             reply.mean("part")["x"], np.average(values, axis=0, weights=weights), atol=1e-9
@@ -141,19 +149,21 @@ def test_sums_equal_numpys_whatever_the_blocks_and_the_order(
 
 
 def test_blocks_are_added_in_order_and_lose_nothing() -> None:
-    first, second = summed(Upload(part=sent([1.0]), report={"loss": 1.0})), Partial()
+    first = summed(Upload(part=sent([1.0]), report={"loss": 1.0}))
     more = Upload(part=sent([2.0]), other=sent([3.0]), report={"loss": 3.0})
-    second.include(5, admitted(more), 3, keep_all=True)
+    second = result_of({5: more}, {5: 3}, collect="all")
     second.abstained.append(4)
-    first += second
-    assert (first.answered, first.abstained, first.counts) == ([0, 5], [4], {"part": 2, "other": 1})
-    assert first.received == 12 and list(first.uploads) == [5]
-    assert Reply(first, {}).report == {"loss": 2.5}
+    whole = merge([first, second], MEAN)
+    assert (whole.answered, whole.abstained) == ([0, 5], [4])
+    assert whole.received == 12 and list(whole.uploads) == [5]
+    reply = reply_to_result(whole, {})
+    assert (reply.count("part"), reply.count("other")) == (2, 1)
+    assert reply.report == {"loss": 2.5}
 
 
 def test_a_variance_is_summed_as_it_was_sent_though_the_gate_looks_at_its_root() -> None:
     part = {"norm.variance": torch.tensor([4.0])}
-    assert Reply(summed(Upload(part=part)), {"part": part}).mean("part")[
+    assert reply_to_result(summed(Upload(part=part)), {"part": part}).mean("part")[
         "norm.variance"
     ].tolist() == [4.0]
 
@@ -162,12 +172,11 @@ def test_the_same_blocks_in_the_same_order_give_the_same_bits() -> None:
     values = [[0.1 * (place + 1), 1e8 / (place + 1), -7.3e-3 * place] for place in range(20)]
 
     def total(block: int) -> Tensor:
-        blocks = Partial()
+        blocks = []
         for begin in range(0, 20, block):
-            blocks += summed(
-                *(Upload(part=sent(row), weight=1 / 3) for row in values[begin : begin + block])
-            )
-        return blocks.totals["part"]
+            rows = values[begin : begin + block]
+            blocks.append(summed(*(Upload(part=sent(row), weight=1 / 3) for row in rows)))
+        return MEAN.combine(merge(blocks, MEAN).kept)["part"].total
 
     assert torch.equal(total(6), total(6))
 

@@ -30,6 +30,7 @@ from fedglean.method import Upload
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing.difference import difference
+from fedglean.testing.engines import with_delivery
 from fedglean.testing.faults import DAMAGES, drop, not_a_number, poison
 from flower_grid import (
     METHODS,
@@ -74,7 +75,7 @@ def test_a_federation_ends_in_the_model_of_a_simulation(method: str, tmp_path: P
 def test_also_when_an_upload_was_refused_in_between(method: str, tmp_path: Path) -> None:
     experiment = prepare(small(method, rounds=3))
     fault = poison(not_a_number, (2, 1), (2, 3))
-    here = played(replace(experiment, placement=replace(experiment.placement, deliver=fault)))
+    here = played(with_delivery(experiment, fault))
     there = played(on_flower(experiment, LocalGrid(branches(experiment, tmp_path)), deliver=fault))
     assert refusals(there) == refusals(here) and {client for client, _ in refusals(here)} == {1, 3}
     assert same(here, there)

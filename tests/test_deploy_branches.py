@@ -11,8 +11,8 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, DataError, RoundError, plain
+from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.letters import Declaration, write
 from fedglean.federation.placement import Branches
@@ -20,6 +20,7 @@ from fedglean.federation.plan import Unable, function_of
 from fedglean.federation.states import States
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
+from fedglean.testing.engines import with_delivery
 from fedglean.testing.faults import drop
 from flower_grid import (
     QUICK,
@@ -77,7 +78,7 @@ def test_a_silent_branch_is_waited_for_once_and_comes_back_with_the_state_it_had
     progress = played(flower, progress, rounds=4)
     assert progress.history[-1]["answered"] == 5 and len(refusals(progress)) == 2
     lost = drop((2, 1), (3, 1))
-    simulated = played(replace(experiment, placement=replace(experiment.placement, deliver=lost)))
+    simulated = played(with_delivery(experiment, lost))
     assert same(simulated, progress)
 
 
@@ -239,7 +240,9 @@ def test_a_hub_that_is_resumed_goes_on_from_the_versions_it_knew(tmp_path: Path)
     experiment = prepare(small("fed-shvr", model="mlp", rounds=3))
     grid = LocalGrid(branches(experiment, tmp_path))
     first = played(on_flower(experiment, grid), rounds=1)
-    saved = Progress(first.done, first.state, Kept(dict(first.kept.states)), list(first.history))
+    saved = Progress(
+        first.done, first.state, ClientStates(dict(first.kept.states)), list(first.history)
+    )
     first.kept.changed.clear()  # as a checkpoint does
     played(on_flower(experiment, grid), first, rounds=2)
     again = played(on_flower(experiment, grid), saved, rounds=3)

@@ -16,14 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from fedglean.engine.here import Deliver
+from fedglean.engine.clients import Deliver
 from fedglean.federation.flower.processes import FlowerCommands
 from fedglean.federation.flower.start_branch import supernode_command
 from fedglean.federation.flower.start_hub import superlink_command
@@ -34,6 +33,7 @@ from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import LiveRun, play
 from fedglean.testing.difference import difference
+from fedglean.testing.engines import with_delivery
 from fedglean.testing.faults import drop
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "deploy.md"
@@ -292,7 +292,7 @@ def _check_same_as_a_simulation(
         configure("semifl", data="folder", data_root=root, model="mlp", rounds=rounds, **options)
     )
     if deliver is not None:
-        experiment = replace(experiment, placement=replace(experiment.placement, deliver=deliver))
+        experiment = with_delivery(experiment, deliver)
     result = play([LiveRun.new(experiment, None)], lambda lines: None)[0]
     predictors = RunFolder(folder / "first-run").model().predictors
     found = difference(dict(result.predictors), predictors, 1e-10)

@@ -4,17 +4,19 @@ the messages.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from flwr.app import Message
 
 from fedglean import tree
-from fedglean.engine.here import Exchange, Kept
-from fedglean.exchange.aggregate import Reply
+from fedglean.engine.clients import Clients
+from fedglean.exchange.exchange import BlockResult, Exchange
+from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.flower.carrier import parts_of
 from fedglean.federation.letters import Answer, Declaration, Malformed, read
@@ -46,20 +48,21 @@ def listed() -> dict[str, tuple[list[str], str, list[str], str]]:
     }
 
 
-@dataclass(frozen=True)
 class Noting(UploadLog):
     """`here` that notes what is sent to clients, too."""
 
-    sent: dict[str, Tree] = field(default_factory=dict)
-    sizes: list[int] = field(default_factory=list)
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self.sent: dict[str, Tree] = {}
+        self.sizes: list[int] = []
 
-    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+    def serve(self, exchange: Exchange, blocks: Any, states: ClientStates) -> Iterator[BlockResult]:
         ask = exchange.ask
         for client in ask.to if ask.purpose == "train" else ():
             message = {**ask.message, **ask.each.get(client, {})}
             self.sent.update(message)
             self.sizes.append(tree.size_in_bytes(message))
-        return super().exchange(exchange, kept)
+        return super().serve(exchange, blocks, states)
 
 
 def eager(name: str) -> Experiment:
@@ -85,7 +88,7 @@ def test_the_page_lists_what_every_method_sends(name: str) -> None:
     experiment = variant(eager(name), placement=Noting)
     placement = experiment.placement
     assert isinstance(placement, Noting)
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     for number in (1, 2):
         play_round(experiment, progress, number)
     trained = [each.upload.trees for each in placement.uploads]
@@ -144,7 +147,7 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
     grid = Recording([branch(number) for number in range(3)])
     grid.letters = []
     flower = on_flower(experiment, grid, {})
-    assert play_round(flower, Progress(0, experiment.start(), Kept(), []), 1)
+    assert play_round(flower, Progress(0, experiment.start(), ClientStates(), []), 1)
     return experiment, grid.letters
 
 

@@ -23,10 +23,9 @@ from coroutines import first_request
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.engine.batches import Setting
-from fedglean.engine.here import Kept
 from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
-from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.exchange.states import ClientStates
 from fedglean.losses import mix, mixmatch_losses
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Sample, Train, Trained, Upload
 from fedglean.methods.fed_fixmatch import FedFixMatch, FedSGDFixMatch
@@ -42,7 +41,7 @@ from fedglean.runs.folder import Progress
 from fedglean.testing import check_method
 from fedglean.testing.play import play
 from fedglean.tree import Record
-from uploads import admitted
+from uploads import reply_of
 
 FIXMATCH = FedFixMatch(
     active=1.0, epochs=1, labelled_batch=6, unlabelled_batch=8, threshold=0.2, rate=0.03
@@ -116,7 +115,9 @@ def experiment(method: Method, rounds: int = 2) -> Experiment:
 def start(case: Experiment) -> Progress:
     """Before round 1, with a net small enough to be trained twice."""
     small = Architecture("mlp", (1, 8, 8), 10, 0.01)
-    return Progress(0, case.method.start(lambda name: small.initial(0, torch.float64)), Kept(), [])
+    return Progress(
+        0, case.method.start(lambda name: small.initial(0, torch.float64)), ClientStates(), []
+    )
 
 
 def plain_images(positions: Tensor) -> Tensor:
@@ -384,15 +385,15 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
         assert isinstance(request, Train) and request.length == 1
         ask = talk.send(Trained(_moved(here, hubs), {}, 1, {}))
         assert isinstance(ask, Ask) and set(ask.message) == {"model"}
-        sums = Partial()
+        uploads = {}
         for client, gradient in enumerate((first, second)):
-            sums.include(client, admitted(Upload(model=_moved(here, gradient))), 1, False)
+            uploads[client] = Upload(model=_moved(here, gradient))
         for name, value in live.items():
             value.grad = hubs[name] + 0.5 * (first[name] + second[name]) / 2
         torch.nn.utils.clip_grad_norm_(live.values(), 0.7)
         optimiser.step()
         try:
-            request = talk.send(Reply(sums, {"model": here}))
+            request = talk.send(reply_of(uploads, {"model": here}))
         except StopIteration as stop:
             same(stop.value.model, {name: value.detach() for name, value in live.items()})
             return
@@ -411,10 +412,9 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
     optimiser = torch.optim.SGD(live.values(), lr=1.0, momentum=0.5)
     for tuned, mean in ((1, 2), (3, None), (5, 6)):
         talk = method.round(hub, state)
-        ask, sums = talk.send(None), Partial()
-        if mean is not None:
-            sums.include(0, admitted(Upload(model=small_model(mean))), 1, False)
-        assert isinstance(talk.send(Reply(sums, {"model": ask.message["model"]})), Train)
+        ask = talk.send(None)
+        uploads = {} if mean is None else {0: Upload(model=small_model(mean))}
+        assert isinstance(talk.send(reply_of(uploads, {"model": ask.message["model"]})), Train)
         with pytest.raises(StopIteration) as stop:
             talk.send(Trained(small_model(tuned), state.memory, 1, {}))
         state = stop.value.value
@@ -473,7 +473,7 @@ def _moved(model: Model, gradient: Weights) -> Model:
 def test_a_client_of_fedsgd_sends_the_gradient_of_fixmatchs_loss() -> None:
     case = experiment(FedSGDFixMatch(threshold=0.12, client_batch=16))
     model = case.start().model
-    setting = case.placement.executor.setting
+    setting = case.executor.setting
     talk = FedSGDFixMatch(threshold=0.12, client_batch=16).client(
         case.federation.me(2, None, 0), Record(model=model)
     )

@@ -19,9 +19,11 @@ from fedglean.data.dataset import Dataset
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
 from fedglean.engine.batches import Setting
-from fedglean.engine.here import Deliver, Here, Kept
+from fedglean.engine.clients import Clients, Deliver
 from fedglean.engine.loop import Loop
+from fedglean.engine.placement import Exchanger, Here
 from fedglean.errors import ConfigError
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.views import Recipe
 from fedglean.method import Batch
 from fedglean.methods.fed_shvr import FedSHVR
@@ -94,15 +96,11 @@ def experiment(method: FedSHVR, deliver: Deliver = lambda envelope: [envelope]) 
     federation, truth = divide(dataset, split, torch.device("cpu"))
     setting = Setting(Recipe((0.0,), (1.0,), False, 0), torch.float64)
     evaluator = Evaluator(images, labels, truth, setting)
-    return Experiment(
-        config,
-        method,
-        dataset,
-        split,
-        federation,
-        evaluator,
-        Here(federation, Loop(setting), deliver=deliver),
-    )
+    executor = Loop(setting)
+    clients = Clients(federation, executor, deliver=deliver)
+    exchanger = Exchanger(Here(clients), len(federation.declared))
+    parts = dataset, split, federation, evaluator, executor, exchanger
+    return Experiment(config, method, *parts)
 
 
 def bias(progress: Progress) -> Vector:
@@ -123,7 +121,7 @@ def train(
     case: Experiment, rounds: int = ROUNDS, progress: Progress | None = None
 ) -> tuple[Progress, float]:
     """The progress after so many rounds, and the largest imbalance on the way."""
-    progress = progress or Progress(0, case.start(), Kept(), [])
+    progress = progress or Progress(0, case.start(), ClientStates(), [])
     worst = 0.0
     weights = SHARES if case.method.normalise else SHARES * STEPS  # type: ignore[attr-defined]
     for number in range(progress.done + 1, rounds + 1):

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from coroutines import first_request
 from fedglean import tree
-from fedglean.engine.here import Kept
 from fedglean.engine.loop import Loop
 from fedglean.errors import ConfigError
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Batch, Declared, Sample, Train
 from fedglean.methods.fedmatch import (
     FedMatch,
@@ -186,7 +186,7 @@ def test_clients_answer_the_noise_as_they_answer_any_picture() -> None:
         own = outcome.kept[client]
         assert torch.equal(tree.row(own["psi"]), tree.row(state.psis[client]))
         whole = Model(state.tested.architecture, total(**own).parameters, state.tested.statistics)
-        setting = experiment.placement.executor.setting
+        setting = experiment.executor.setting
         expected = logits(whole, noise.pixels(torch.arange(1)), setting).softmax(-1)[0]
         assert torch.allclose(state.answers[client], expected, rtol=1e-10)
 
@@ -270,9 +270,9 @@ def test_who_is_sure_of_nothing_stays_away_from_semifls_form() -> None:
     between clients.
     """
     experiment = small_experiment(AS_IN_SEMIFL, rounds=2)
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     play_round(experiment, progress, 1)
-    state, setting = progress.state, experiment.placement.executor.setting
+    state, setting = progress.state, experiment.executor.setting
     surest = {}
     for client in range(len(CLIENTS)):
         me = experiment.federation.me(client, None, 0)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedglean.errors import ConfigError
-from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.inputs.images import Images
 from fedglean.method import Ask, Declared, Hub, Me, Method, Predict, Train, Trained, Upload
 from fedglean.methods.fedrgd import FedRGD, group
@@ -18,7 +17,8 @@ from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
 from fedglean.tree import Record
-from uploads import admitted
+from fedglean.uploads import Reply
+from uploads import reply_of
 
 METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
 AS_IN_SEMIFL = SemiFL(
@@ -51,11 +51,11 @@ def hub(round: int = 1, rounds: int = 60) -> Hub:
 
 
 def reply(ask: Ask, uploads: dict[int, float]) -> Reply:
-    sums = Partial()
+    sent = {}
     for client in ask.to:
         if client in uploads:
-            sums.include(client, admitted(Upload(model=model(uploads[client]))), 5, keep_all=False)
-    return Reply(sums, {"model": ask.message["model"]})
+            sent[client] = Upload(model=model(uploads[client]))
+    return reply_of(sent, {"model": ask.message["model"]})
 
 
 def play(

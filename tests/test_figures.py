@@ -343,7 +343,7 @@ def _answer(experiment: Any, request: Predict) -> Any:
     """What a client would get."""
     from fedglean.engine.task import Call
 
-    return experiment.placement.executor.answer([Call(request, 0)])[0]
+    return experiment.executor.answer([Call(request, 0)])[0]
 
 
 def test_the_summary_of_a_bowl() -> None:

@@ -18,13 +18,14 @@ from fedglean.data.federation import Federation, Truth, divide
 from fedglean.data.labels import make_split
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engine.here import Kept
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Declared, Hub
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import LiveRun, play
+from fedglean.testing.engines import variant
 
 CPU = torch.device("cpu")
 
@@ -202,11 +203,12 @@ def test_scrambled_hidden_labels_leave_the_trained_model_bit_identical(method: s
     federation, truth = divide(replace(honest.dataset, train_labels=labels), honest.split, CPU)
     assert not (truth.labels == honest.dataset.train_labels)[hidden].any()
     evaluator = replace(honest.evaluator, truth=truth)
-    placement = replace(honest.placement, federation=federation, observe=evaluator.watch)
-    scrambled = replace(honest, federation=federation, evaluator=evaluator, placement=placement)
+    scrambled = variant(replace(honest, federation=federation), observe=evaluator.watch)
+    scrambled = replace(scrambled, evaluator=evaluator)
+    honest = variant(honest)
     states = []
     for experiment in (honest, scrambled):
-        progress = Progress(0, experiment.start(), Kept(), [])
+        progress = Progress(0, experiment.start(), ClientStates(), [])
         play([LiveRun(experiment, progress)], lambda lines: None)
         states.append(
             (tree.named(progress.state), tree.named(progress.kept.states), progress.history[0])

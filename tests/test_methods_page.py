@@ -4,16 +4,18 @@ and keeps.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedglean.engine.here import Exchange, Here, Kept
-from fedglean.exchange.aggregate import Reply
+from fedglean.engine.clients import Clients
+from fedglean.engine.placement import Here
+from fedglean.exchange.exchange import BlockResult, Exchange
 from fedglean.exchange.gate import Envelope
+from fedglean.exchange.states import ClientStates
 from fedglean.methods import METHODS
 from fedglean.runs.config import FLAT, Config, configure
 from fedglean.runs.experiment import prepare
@@ -102,19 +104,20 @@ def test_the_page_states_all_that_an_entry_changes_for_digits(name: str) -> None
     assert others == {key: configured(config, key) for key in others}
 
 
-@dataclass(frozen=True)
 class Noting(Here):
     """`here` that notes the names which travel in training exchanges."""
 
-    down: set[str] = field(default_factory=set)
-    up: set[str] = field(default_factory=set)
+    def __init__(self, clients: Clients) -> None:
+        super().__init__(clients)
+        self.down: set[str] = set()
+        self.up: set[str] = set()
 
-    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
-        ask = exchange.ask
-        if ask.purpose != "train":
-            return Here.exchange(self, exchange, kept)
-        self.down.update(ask.message, *ask.each.values())
-        return Here.exchange(replace(self, deliver=self.noted), exchange, kept)
+    def serve(self, exchange: Exchange, blocks: Any, states: ClientStates) -> Iterator[BlockResult]:
+        if exchange.ask.purpose != "train":
+            return super().serve(exchange, blocks, states)
+        self.down.update(exchange.ask.message, *exchange.ask.each.values())
+        noting = Here(replace(self.clients, deliver=self.noted))
+        return noting.serve(exchange, blocks, states)
 
     def noted(self, envelope: Envelope) -> list[Envelope]:
         self.up.update(envelope.upload.trees)
@@ -139,7 +142,7 @@ def test_what_the_page_says_is_sent_and_kept_is_sent_and_kept(name: str) -> None
     short = {key: few for key, few in SHORT.items() if key in known}
     config = configure(name, rounds=2, executor="loop", evaluate_every=9, **short)
     experiment = variant(prepare(config), placement=Noting)
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     for number in (1, 2):
         play_round(experiment, progress, number)
     place = experiment.placement

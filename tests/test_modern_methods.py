@@ -16,7 +16,6 @@ from torch.func import grad
 
 from fedglean import run
 from fedglean.errors import ConfigError
-from fedglean.exchange.aggregate import Partial, Reply
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import (
     Ask,
@@ -42,7 +41,8 @@ from fedglean.models import Architecture, Model
 from fedglean.randomness import normal
 from fedglean.testing import check_method
 from fedglean.tree import Record
-from uploads import admitted
+from fedglean.uploads import Reply
+from uploads import reply_of
 
 CASES: dict[str, tuple[Method, str]] = {
     "sage": (
@@ -377,10 +377,8 @@ def test_cbafed_averages_with_older_weights_every_fifth_round_after_the_warm_up(
 
     def answer(request: Ask) -> Reply:
         asked.append((request.client.__name__, list(request.to)))
-        sums = Partial()
         sent = Upload(model=shifted(request.message["model"], 1.0), counts=state.counts + 2)
-        sums.include(0, admitted(sent), 1, False)
-        return Reply(sums, {"model": origin, "counts": state.counts})
+        return reply_of({0: sent}, {"model": origin, "counts": state.counts})
 
     for number in range(1, 14):
         hub = Hub(number, 20, images(0), (Declared(2, 0), Declared(0, 9)), key=number)
@@ -502,11 +500,9 @@ def test_proxyfl_averages_class_shares_slowly_and_tests_the_model_without_its_pr
             "projection.features.bias",
             "projection.proxies.weight",
         }
-        sums = Partial()
         weight = {"model": 5, "counts": 1.0}
         sent = Upload(model=request.message["model"], counts=counts, weight=weight)
-        sums.include(0, admitted(sent), 5, True)
-        return Reply(sums, {"model": request.message["model"], "counts": counts})
+        return reply_of({0: sent}, {"model": request.message["model"], "counts": counts})
 
     hub = Hub(1, 20, images(0), (Declared(2, 3),), key=1)
     state = driven(method.round(hub, Record(model=origin, prior=uniform)), answer)

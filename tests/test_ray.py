@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ import pytest
 import torch
 
 from fedglean import tree
-from fedglean.engine.here import Here, Kept
-from fedglean.engine.servant import without_images
+from fedglean.engine.block_server import without_images
+from fedglean.engine.clients import Deliver, deliver_straight
+from fedglean.engine.placement import Here
 from fedglean.engine.task import PartyError
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Me, Predict
 from fedglean.methods.semifl import SemiFL
 from fedglean.runs.config import Config, configure, fingerprint
@@ -85,16 +88,19 @@ def small(method: str = "semifl", **options: Any) -> Config:
     return configure(method, **COMMON | METHODS[method] | options)
 
 
-def there(experiment: Experiment, **changes: Any) -> Experiment:
+def there(
+    experiment: Experiment, deliver: Deliver = deliver_straight, **changes: Any
+) -> Experiment:
     """The same on two actors."""
-    return variant(
-        experiment, type(experiment.placement.executor), Workers, crew=on_ray.RayCrew, **changes
-    )
+    block = experiment.config.engine.block
+    workers = partial(Workers, block=block, pool=on_ray.RayPool, **changes)
+    executor = experiment.executor
+    return variant(experiment, type(executor), workers, executor.setting.often, deliver)
 
 
 def everything(experiment: Experiment) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     play([LiveRun(experiment, progress)], lambda lines: None)
     found = tree.named(
         {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
@@ -122,7 +128,11 @@ def test_a_hundred_ragged_clients_give_the_bits_of_here_refusals_included(method
         poison(not_a_number, *every[::7]), poison(garbage, *every[1::7]), duplicate(*every[2::7])
     )
     faults = chain(faults, drop(*every[3::7]))
-    here = everything(variant(experiment, type(experiment.placement.executor), deliver=faults))
+    here = everything(
+        variant(
+            experiment, type(experiment.executor), Here, experiment.executor.setting.often, faults
+        )
+    )
     assert (
         len(json.loads(here["lines"][0])["refused"]) > 5
         and json.loads(here["lines"][2])["answered"] > 10
@@ -140,11 +150,10 @@ def test_what_listens_beyond_this_machine_is_said_when_it_is_started(cluster: st
 
 def test_neither_the_truth_nor_the_labels_of_the_hub_travel() -> None:
     experiment = prepare(small("hassle"))
-    bare = without_images(experiment.placement)
-    sent = on_ray.unpacked(on_ray.packed(bare))
+    bare = without_images(experiment.placement.clients)  # type: ignore[attr-defined]
+    sent = on_ray.unpack(on_ray.pack(bare))
     assert len(sent.federation.hub) == 0 and sent.federation.hub.label is None
     assert all(part.label is None and not part.store.numel() for part in sent.federation.unlabelled)
-    assert sent.observe is not None and not hasattr(sent.observe, "__self__")
 
 
 def breaking() -> type[SemiFL]:
@@ -170,7 +179,7 @@ def test_an_exception_in_a_client_is_told_as_it_is_here() -> None:
         everything(experiment)
     sent_out = there(experiment)
     with sent_out.placement as placement:
-        assert isinstance(placement, Workers) and isinstance(placement.pool, on_ray.RayCrew)
+        assert isinstance(placement, Workers) and isinstance(placement.pool, on_ray.RayPool)
         assert len(placement.pool.workers) == 1, "there are two CPUs, but a single block"
         with pytest.raises(PartyError) as away:
             everything(sent_out)
@@ -197,7 +206,10 @@ def test_a_run_whose_actor_was_killed_resumes_to_the_same_result(tmp_path: Path)
         RoundError,
         match=r"round 2: a Ray worker \(process \d+ on \S+\) died while it had clients .*resumed",
     ):
-        play([LiveRun(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
+        play(
+            [LiveRun(experiment, Progress(0, experiment.start(), ClientStates(), []), folder)],
+            strike,
+        )
     resumed = resume(tmp_path / "killed")
     assert resumed.config.engine.placement == "ray" and lines(resumed.history) == lines(
         whole.history

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.console import Console
 from scipy.stats import ttest_1samp
 
 from fedglean.data.sources import load
-from fedglean.engine.here import Kept
+from fedglean.exchange.states import ClientStates
 from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
 from fedglean.report.page import page_data, write_page
@@ -35,6 +35,7 @@ from fedglean.runs.rounds import LiveRun, play, run
 from fedglean.runs.run import Runs
 from fedglean.runs.verdict import difference, over_seeds
 from fedglean.schema import write
+from fedglean.testing.engines import with_delivery
 from fedglean.testing.faults import not_a_number, poison
 from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines, without_checkpoint
 
@@ -512,11 +513,9 @@ def test_who_holds_what_is_counted_from_the_split(made: Made) -> None:
 
 def test_refused_uploads_are_listed_with_their_reasons(tmp_path: Path) -> None:
     it = prepare(config(active=1.0))
-    it = replace(
-        it, placement=replace(it.placement, deliver=poison(not_a_number, (1, 2), (2, 2), (2, 4)))
-    )
+    it = with_delivery(it, poison(not_a_number, (1, 2), (2, 2), (2, 4)))
     place = RunFolder.create(tmp_path / "run", it)
-    play([LiveRun(it, Progress(0, it.start(), Kept(), []), place)], lambda lines: None)
+    play([LiveRun(it, Progress(0, it.start(), ClientStates(), []), place)], lambda lines: None)
     (group,) = data_of([tmp_path / "run"])["groups"]
     assert sum(each["count"] for each in group["refused"]) >= 3
     assert {client for each in group["refused"] for client in each["clients"]} == {2, 4}

@@ -5,7 +5,6 @@ labelling new images.
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from PIL import Image
 
 from fedglean import tree
 from fedglean.data.federation import Truth
-from fedglean.engine.here import Kept
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.exchange.gate import Envelope
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Images, Predictions
 from fedglean.models import Model
 from fedglean.runs.config import configure
@@ -29,6 +28,7 @@ from fedglean.runs.predict import predict
 from fedglean.runs.rounds import play_round, resume, run
 from fedglean.runs.run import Run, Score
 from fedglean.runs.trained import TrainedModel
+from fedglean.testing.engines import with_delivery
 
 SMALL: dict[str, Any] = {
     "clients": 6,
@@ -82,8 +82,8 @@ def test_what_clients_report_is_averaged_over_all_exchanges_of_a_round() -> None
         losses[envelope.client] = envelope.upload.report["loss"]
         return [envelope]
 
-    watched = replace(experiment, placement=replace(experiment.placement, deliver=noted))
-    line = play_round(watched, Progress(0, watched.start(), Kept(), []), 1)
+    watched = with_delivery(experiment, noted)
+    line = play_round(watched, Progress(0, watched.start(), ClientStates(), []), 1)
     images = [client.total for client in watched.federation.declared]
     assert line is not None and sorted(losses) == [0, 1, 2, 3, 4]  # in two groups
     assert line["report"]["loss"] == pytest.approx(

@@ -22,10 +22,11 @@ from fedglean.data.dataset import Dataset
 from fedglean.data.federation import divide
 from fedglean.data.partition import Split
 from fedglean.engine.batches import Setting
-from fedglean.engine.here import Deliver, Here, Kept
+from fedglean.engine.clients import Clients, Deliver
 from fedglean.engine.loop import Loop
+from fedglean.engine.placement import Exchanger, Here
 from fedglean.errors import ConfigError
-from fedglean.exchange.aggregate import Partial, Reply
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.views import Recipe
 from fedglean.method import Batch, Declared, Me, Method, Sample, Upload
 from fedglean.methods import fedavgm, fednova, fedprox, scaffold, vrl_sgd
@@ -45,7 +46,7 @@ from fedglean.runs.rounds import play_round, run
 from fedglean.testing import check_method
 from fedglean.testing.faults import DAMAGES, chain, drop, poison
 from fedglean.tree import Tree
-from uploads import admitted
+from uploads import reply_of
 
 Vector = NDArray[np.float64]
 
@@ -138,15 +139,11 @@ def experiment(
         "fedavg", model="mlp", rounds=rounds, dtype="float64", device="cpu", evaluate_every=rounds
     )
     evaluator = Evaluator(images, labels, truth, setting)
-    return Experiment(
-        config,
-        method,
-        dataset,
-        split,
-        federation,
-        evaluator,
-        Here(federation, Loop(setting), deliver=deliver),
-    )
+    executor = Loop(setting)
+    clients = Clients(federation, executor, deliver=deliver)
+    exchanger = Exchanger(Here(clients), len(federation.declared))
+    parts = dataset, split, federation, evaluator, executor, exchanger
+    return Experiment(config, method, *parts)
 
 
 def small_model(name: str) -> Model:
@@ -163,7 +160,7 @@ def train(
     there are such.
     """
     case = experiment(method, deliver, rounds)
-    progress, worst = Progress(0, method.start(small_model), Kept(), []), 0.0
+    progress, worst = Progress(0, method.start(small_model), ClientStates(), []), 0.0
     for number in range(1, rounds + 1):
         play_round(case, progress, number)
         if "control" in progress.state:
@@ -309,11 +306,11 @@ def test_a_round_of_fednova_without_steps_changes_nothing(steps: dict[str, Tenso
     method = FedNova()
     state = method.start(small_model)
     talk = method.round(experiment(method).hub(1), state)
-    ask, sums = talk.send(None), Partial()
+    ask = talk.send(None)
     weight = {"model": 2.0, **dict.fromkeys(steps, 0.0)}
-    sums.include(0, admitted(Upload(model=small_model("other"), weight=weight, **steps)), 5, False)
+    sent = Upload(model=small_model("other"), weight=weight, **steps)
     with pytest.raises(StopIteration) as stop:
-        talk.send(Reply(sums, {**ask.message, **steps}))
+        talk.send(reply_of({0: sent}, {**ask.message, **steps}))
     assert stop.value.value is state
 
 

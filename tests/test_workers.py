@@ -21,13 +21,16 @@ import pytest
 import torch
 
 from fedglean import tree
-from fedglean.engine.here import Here, Kept, Served
+from fedglean.engine.clients import Deliver, deliver_straight
 from fedglean.engine.on_gpus import GpuPool
-from fedglean.engine.pool import Pool, cores, packed
+from fedglean.engine.placement import Here
+from fedglean.engine.pool import ForkedPool, cores, pack
 from fedglean.engine.signature import signature_of
 from fedglean.engine.task import PartyError
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError, RoundError
+from fedglean.exchange.exchange import BlockResult
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Me, Predict, Stream, Train
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
@@ -36,6 +39,7 @@ from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.rounds import LiveRun, play, resume, run
+from fedglean.testing.engines import variant
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
 
@@ -57,17 +61,20 @@ def small(method: str = "semifl", **options: Any) -> Config:
     return configure(method, **COMMON | METHODS[method] | {"executor": "loop"} | options)
 
 
-def under(config: Config, kind: type[Here], **changes: Any) -> Experiment:
+def under(
+    config: Config, kind: Any, deliver: Deliver = deliver_straight, **changes: Any
+) -> Experiment:
     """The experiment with a placement of that kind."""
     experiment = prepare(config)
-    old = experiment.placement
-    common = (old.federation, old.executor, old.block, old.quorum, old.stretch, old.observe)
-    return replace(experiment, placement=kind(*common, **changes))
+    if kind is not Here:
+        kind = partial(kind, block=config.engine.block, **changes)
+    executor = experiment.executor
+    return variant(experiment, type(executor), kind, executor.setting.often, deliver)
 
 
 def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[str, Any]:
     """What a run came to, to the bit: state, kept states, and the lines but for their seconds."""
-    progress = Progress(0, experiment.start(), Kept(), [])
+    progress = Progress(0, experiment.start(), ClientStates(), [])
     play([LiveRun(experiment, progress, folder)], lambda lines: None)
     return {"tensors": tensors(progress), "lines": lines(progress.history)}
 
@@ -121,8 +128,8 @@ def test_a_step_is_known_again_though_its_method_was_unpickled_anew() -> None:
 
 
 class Reversed(Workers):
-    def serve_all(self, *arguments: Any) -> Iterator[Served]:
-        return iter(list(super().serve_all(*arguments))[::-1])
+    def serve(self, *arguments: Any) -> Iterator[BlockResult]:
+        return iter(list(super().serve(*arguments))[::-1])
 
 
 def test_blocks_in_another_order_would_have_been_other_bits() -> None:
@@ -186,7 +193,7 @@ class Dying(SemiFL):
         return await super().client(me, message)
 
 
-def with_method(kind: type[SemiFL], placement: type[Here] = Workers, **changes: Any) -> Experiment:
+def with_method(kind: type[SemiFL], placement: Any = Workers, **changes: Any) -> Experiment:
     config = small()
     return replace(under(config, placement, **changes), method=kind(**config.settings))
 
@@ -236,7 +243,7 @@ def test_a_finished_run_is_shown_without_workers(
         config = small(method, rounds=1, placement="workers", workers=1)
         whole = run(config, tmp_path / method)
         with monkeypatch.context() as patch:
-            patch.setattr(Pool, "started", lambda *given: pytest.fail("a worker was started"))
+            patch.setattr(ForkedPool, "start", lambda *given: pytest.fail("a worker was started"))
             assert resume(tmp_path / method).history == whole.history
 
 
@@ -254,7 +261,10 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
         process.join()
 
     with pytest.raises(RoundError, match=r"round 2: a worker .* died by signal 9"):
-        play([LiveRun(experiment, Progress(0, experiment.start(), Kept(), []), folder)], strike)
+        play(
+            [LiveRun(experiment, Progress(0, experiment.start(), ClientStates(), []), folder)],
+            strike,
+        )
     resumed = resume(tmp_path / "killed")
     assert resumed.config.engine.placement == "workers" and lines(resumed.history) == lines(
         whole.history
@@ -335,7 +345,7 @@ def test_trees_travel_as_plain_bytes_and_stay_what_they_were() -> None:
         shared[1:],
     ]
     ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(packed(Record(model=model, twice=(shared, shared), numbers=numbers)))
+    ours.send_bytes(pack(Record(model=model, twice=(shared, shared), numbers=numbers)))
     got = theirs.recv()
     assert got.model.architecture == model.architecture and got.twice[0] is got.twice[1]
     for a, b in zip(
@@ -344,14 +354,14 @@ def test_trees_travel_as_plain_bytes_and_stay_what_they_were() -> None:
         assert a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
         assert not a.is_shared() and a.data_ptr() % 16 == 0  # type: ignore[no-untyped-call]
     whole = torch.zeros(1_000_000)
-    assert len(packed(whole[:10])) < 1000
+    assert len(pack(whole[:10])) < 1000
 
 
 def test_what_cannot_be_sent_to_a_worker_is_named() -> None:
     def local_net() -> None: ...
 
     with pytest.raises(ConfigError, match=r"local_net.*top level") as raised:
-        packed({"net": local_net})
+        pack({"net": local_net})
     assert raised.value.__cause__ is not None
 
 
@@ -374,7 +384,7 @@ def test_what_workers_cannot_do_is_refused_before_any_work() -> None:
 def test_processes_that_begin_afresh_give_the_bits_of_here(method: str) -> None:
     # Those of GPUs; where there is none, they compute as the others do.
     config = small(method)
-    afresh = under(config, Workers, workers=2, crew=partial(GpuPool, bool))
+    afresh = under(config, Workers, workers=2, pool=partial(GpuPool, bool))
     assert everything(afresh) == everything(under(config, Here))
 
 

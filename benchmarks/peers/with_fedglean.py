@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from worker import Turns
 
-from fedglean.engine.here import Kept
+from fedglean.exchange.states import ClientStates
 from fedglean.models.layers import Layers
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare, settled_for
@@ -70,7 +70,7 @@ def experiment(task: Task, data: str, executor: str) -> Experiment:
 def main() -> None:
     task, folder, (executor,) = arguments()
     ready = experiment(task, str(folder / "own.npz"), executor)
-    progress = Progress(0, ready.start(), Kept(), [])
+    progress = Progress(0, ready.start(), ClientStates(), [])
     turns = Turns(task, "fedglean", "torch")
     with settled_for(ready.config), ready.placement:
         while True:

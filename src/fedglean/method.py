@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -33,17 +33,13 @@ from fedglean.optimiser import SGD, standard_step
 from fedglean.randomness import fold_int, order
 from fedglean.schema import setting as setting
 from fedglean.tree import Record, Tree
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from fedglean.exchange.aggregate import Reply  # noqa: F401
+from fedglean.uploads import Reply as Reply
+from fedglean.uploads import Upload as Upload
 
 Loss = Callable[[Any, "Batch", Any], Any]
 Step = Callable[[Any, Any, "Batch", Any], tuple[Any, Any, dict[str, Tensor]]]
 #: A client's side of an exchange.
-ClientFunction = Callable[["Me", Record], Coroutine[Any, Any, "Upload | None"]]
+ClientFunction = Callable[["Me", Record], Coroutine[Any, Any, Upload | None]]
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
@@ -297,12 +293,12 @@ class Expect:
 
 
 @dataclass(frozen=True)
-class Ask(Request["Reply"]):
+class Ask(Request[Reply]):
     """One exchange with some clients: `client(me, message)` at each, their uploads summed.
 
     `each` adds to the message what differs from client to client. Names that a client uploads must
     be in the message or in `expect`; those in `once` have a weight of at most 1. `collect="all"`
-    also keeps the uploads one by one. `purpose` tells training from mere measuring.
+    also gives the uploads one by one. `purpose` tells training from mere measuring.
     """
 
     client: ClientFunction
@@ -311,7 +307,7 @@ class Ask(Request["Reply"]):
     each: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     expect: Mapping[str, Expect] = field(default_factory=dict)
     once: Sequence[str] = ()
-    collect: str = "mean"
+    collect: str = "sum"
     purpose: str = "train"
 
     def __post_init__(self) -> None:
@@ -331,44 +327,6 @@ class Report(Request[None]):
 
     def __init__(self, **numbers: float) -> None:
         self.numbers = numbers
-
-
-class Upload:
-    """What a client sends: trees by name, one weight for all or one per name, and numbers worth
-    reporting.
-
-    A name's weight may be a tree of the name's shape (an element that nobody owns keeps its value).
-    `keep` stays at the client: it is its state from the moment the upload is admitted.
-    """
-
-    def __init__(
-        self,
-        *,
-        weight: float | Mapping[str, Any] = 1.0,
-        keep: Tree = None,
-        report: Mapping[str, float] | None = None,
-        **trees: Tree,
-    ) -> None:
-        self.trees, self.keep, self.report, self.all_weights = (
-            trees,
-            keep,
-            dict(report or {}),
-            weight,
-        )
-
-    @classmethod
-    def of(cls, trees: Mapping[str, Tree], weight: float | Mapping[str, Any] = 1.0) -> "Upload":
-        """An upload whose names are computed."""
-        upload = cls(weight=weight)
-        upload.trees = dict(trees)
-        return upload
-
-    def weight(self, name: str) -> Any:
-        return (
-            self.all_weights.get(name, 1.0)
-            if isinstance(self.all_weights, Mapping)
-            else self.all_weights
-        )
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from fedglean.engine.pool import Pool, Process, live, packed, unpacked
-from fedglean.engine.servant import Servant, with_images, without_images
+from fedglean.engine.block_server import BlockServer, with_images, without_images
+from fedglean.engine.pool import ForkedPool, WorkerProcess, pack, unpack, work
 
 
-class GpuPool(Pool):
+class GpuPool(ForkedPool):
     """`first` is what a process must do before it can read what it is sent, and compute as its
     parent does.
     """
@@ -25,35 +25,35 @@ class GpuPool(Pool):
         super().__init__()
         self.first = first
 
-    def started(self, wanted: int, most: int, servant: Servant) -> list[Process]:
+    def start(self, wanted: int, most: int, server: BlockServer) -> list[WorkerProcess]:
         gpus = torch.cuda.device_count()
         missing = range(len(self.workers), min(wanted or gpus or 1, most))
         if missing:
-            pixels, place = (
-                servant.place.federation.hub.store.cpu(),
-                bytes(packed(without_images(servant.place))),
-            )
+            pixels = server.clients.federation.hub.store.cpu()
+            clients = bytes(pack(without_images(server.clients)))
             self.workers += [
-                _spawned(self.first, number % gpus if gpus else None, pixels, place)
+                _spawned(self.first, number % gpus if gpus else None, pixels, clients)
                 for number in missing
             ]
         return self.workers
 
 
-def _spawned(first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes) -> Process:
+def _spawned(
+    first: Callable[[], object], gpu: int | None, pixels: Tensor, clients: bytes
+) -> WorkerProcess:
     ours, theirs = multiprocessing.Pipe()
-    begin = (theirs, first, gpu, pixels, place)
+    begin = (theirs, first, gpu, pixels, clients)
     process = multiprocessing.get_context("spawn").Process(target=_begun, args=begin, daemon=True)
     process.start()
     theirs.close()
-    return Process(process, ours)
+    return WorkerProcess(process, ours)
 
 
 def _begun(
-    line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, place: bytes
+    line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, clients: bytes
 ) -> None:
     if gpu is not None:
         torch.cuda.set_device(gpu)
     first()
     store = pixels if gpu is None else pixels.cuda()
-    live(line, Servant(with_images(unpacked(place), store)))
+    work(line, BlockServer(with_images(unpack(clients), store)))

@@ -27,10 +27,10 @@ from ray.cloudpickle import CloudPickler, register_pickle_by_value
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from torch import Tensor
 
+from fedglean.engine.block_server import BlockServer, with_images, without_images
+from fedglean.engine.clients import Clients
 from fedglean.engine.device import settle
-from fedglean.engine.here import Here
-from fedglean.engine.pool import Gone, as_bytes, cores, unpacked
-from fedglean.engine.servant import Servant, with_images, without_images
+from fedglean.engine.pool import WorkerDied, as_bytes, cores, unpack
 from fedglean.engine.task import PartyError
 from fedglean.errors import ConfigError, RoundError
 from fedglean.version import __version__
@@ -48,7 +48,7 @@ class _Portable(CloudPickler):  # type: ignore[misc]
         return as_bytes(value) if isinstance(value, Tensor) else super().reducer_override(value)
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     for name, module in sys.modules.copy().items():
         if name.startswith(
             "fedglean_use_"
@@ -60,27 +60,27 @@ def packed(value: Any) -> bytes:
 
 
 class Actor:
-    """A servant on some machine."""
+    """A block server on some machine."""
 
-    def __init__(self, pixels: "np.ndarray[Any, Any]", place: bytes) -> None:
+    def __init__(self, pixels: "np.ndarray[Any, Any]", clients: bytes) -> None:
         settle(torch.device("cpu"), threads=1, deterministic=True)
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
             )  # the images can only be read, which is all that is ever done to them
             store = torch.from_numpy(pixels)
-        self.servant = Servant(with_images(unpacked(place), store))
+        self.server = BlockServer(with_images(unpack(clients), store))
 
     def about(self) -> tuple[str, dict[str, str]]:
         """Who this is, and what its results depend on."""
         return f"process {os.getpid()} on {ray.util.get_node_ip_address()}", _versions()
 
-    def hear(self, content: bytes) -> bytes:
-        return packed(self.servant.hear(unpacked(content)))
+    def handle(self, content: bytes) -> bytes:
+        return pack(self.server.handle(unpack(content)))
 
 
 @dataclass(eq=False)
-class Remote:
+class RayWorker:
     """An actor, and what it was sent and has not answered."""
 
     actor: Any
@@ -88,46 +88,46 @@ class Remote:
     sent: list[Any] = field(default_factory=list)
 
     def send(self, content: Any) -> None:
-        self.sent.append(self.actor.hear.remote(content))
+        self.sent.append(self.actor.handle.remote(content))
 
     def receive(self) -> Any:
         try:
             *_, answer = ray.get(self.sent)
         except RayActorError as error:
-            raise Gone(f"a Ray worker ({self.name}) died") from error
+            raise WorkerDied(f"a Ray worker ({self.name}) died") from error
         except RayTaskError as error:
             raise PartyError(
                 f"a Ray worker ({self.name}) cannot read what it was sent: {error.cause}"
             ) from error
         self.sent.clear()
-        return unpacked(answer)
+        return unpack(answer)
 
 
-class RayCrew:
+class RayPool:
     """The actors of one run, if they have been started. Ray is shut down with them if it was
     started for them.
     """
 
     def __init__(self) -> None:
-        self.workers: list[Remote] = []
+        self.workers: list[RayWorker] = []
         self.ours = False
 
-    def started(self, wanted: int, most: int, servant: Servant) -> list[Remote]:
+    def start(self, wanted: int, most: int, server: BlockServer) -> list[RayWorker]:
         if not self.workers:
             try:
-                self._start(wanted, most, servant.place)
+                self._start(wanted, most, server.clients)
             except BaseException:
                 self.stop()
                 raise
         return self.workers
 
-    def packed(self, value: Any) -> bytes:
-        return packed(value)
+    def pack(self, value: Any) -> bytes:
+        return pack(value)
 
-    def packed_for_all(self, value: Any) -> Any:
-        return ray.put(packed(value))
+    def pack_for_all(self, value: Any) -> Any:
+        return ray.put(pack(value))
 
-    def answered(self, busy: Sequence[Remote]) -> list[Remote]:
+    def wait(self, busy: Sequence[RayWorker]) -> list[RayWorker]:
         ready, _ = ray.wait(
             [worker.sent[-1] for worker in busy]
         )  # an actor's that died is ready too
@@ -141,7 +141,7 @@ class RayCrew:
                 ray.shutdown()
         self.workers, self.ours = [], False
 
-    def _start(self, wanted: int, most: int, place: Here) -> None:
+    def _start(self, wanted: int, most: int, clients: Clients) -> None:
         if not ray.is_initialized():
             self.ours = True
             connect(wanted)
@@ -152,12 +152,12 @@ class RayCrew:
                 "them"
             )
         pixels, rest = (
-            ray.put(place.federation.hub.store.numpy()),
-            ray.put(packed(without_images(place))),
+            ray.put(clients.federation.hub.store.numpy()),
+            ray.put(pack(without_images(clients))),
         )
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Actor)
         self.workers = [
-            Remote(kind.remote(pixels, rest)) for _ in range(min(wanted or there, most))
+            RayWorker(kind.remote(pixels, rest)) for _ in range(min(wanted or there, most))
         ]
         with _told():
             heard = ray.get(

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing import connection
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess, SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, Protocol
@@ -21,37 +22,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedglean.engine.servant import Servant
+from fedglean.engine.block_server import BlockServer
 from fedglean.errors import ConfigError
 
 
-class Gone(Exception):
+class WorkerDied(Exception):
     """A worker that will not answer any more: which one it was, and how it ended."""
 
 
 class Worker(Protocol):
-    """A party to which packed things are sent, and which answers the last of them."""
+    """Somebody to whom packed things are sent, and who answers the last of them."""
 
     def send(self, content: Any) -> None: ...
 
     def receive(self) -> Any: ...
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """The workers of one run, if they have been started."""
 
-    def started(self, wanted: int, most: int, servant: Servant) -> Sequence[Worker]:
-        """As many as are wanted (0 means one per core), but at most `most`; each is a copy of the
-        servant.
+    def start(self, wanted: int, most: int, server: BlockServer) -> Sequence[Worker]:
+        """As many as are wanted (0 means one per core), at most `most`, unless they run already;
+        each is a copy of the server.
         """
 
-    def packed(self, value: Any) -> Any:
+    def pack(self, value: Any) -> Any:
         """What a worker can be sent."""
 
-    def packed_for_all(self, value: Any) -> Any:
+    def pack_for_all(self, value: Any) -> Any:
         """What every worker can be sent."""
 
-    def answered(self, busy: Sequence[Any]) -> Sequence[Any]:
+    def wait(self, busy: Sequence[Any]) -> Sequence[Any]:
         """Those that have answered or are gone; waits for the first."""
 
     def stop(self) -> None: ...
@@ -94,7 +95,7 @@ def _tensor(
     return torch.from_numpy(content).view(dtype).reshape(shape).clone().to(device)
 
 
-def packed(value: Any) -> memoryview:
+def pack(value: Any) -> memoryview:
     """What `Connection.send_bytes` sends and `Connection.recv` reads."""
     try:
         content: memoryview = _Plain.dumps(value)
@@ -107,27 +108,27 @@ def packed(value: Any) -> memoryview:
     return content
 
 
-def unpacked(content: bytes) -> Any:
+def unpack(content: bytes) -> Any:
     return _Plain.loads(content)
 
 
 @dataclass(frozen=True, eq=False)
-class Process:
+class WorkerProcess:
     """A process and the parent's end of the pipe to it."""
 
     process: ForkProcess | SpawnProcess
     line: Connection
 
     def send(self, content: memoryview) -> None:
-        with self._there():
+        with self._alive():
             self.line.send_bytes(content)
 
     def receive(self) -> Any:
-        with self._there():
+        with self._alive():
             return self.line.recv()
 
     @contextmanager
-    def _there(self) -> Iterator[None]:
+    def _alive(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError) as error:
@@ -136,39 +137,38 @@ class Process:
             how = (
                 f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
             )
-            raise Gone(f"a worker (process {self.process.pid}) died {how}") from error
+            raise WorkerDied(f"a worker (process {self.process.pid}) died {how}") from error
 
 
-class Pool:
+class ForkedPool:
     """The processes of one run, if they have been started."""
 
     def __init__(self) -> None:
-        self.workers: list[Process] = []
+        self.workers: list[WorkerProcess] = []
         self.owner = os.getpid()
         weakref.finalize(self, _end, self.workers, self.owner)
 
-    def started(self, wanted: int, most: int, servant: Servant) -> list[Process]:
+    def start(self, wanted: int, most: int, server: BlockServer) -> list[WorkerProcess]:
         while len(self.workers) < min(wanted or cores(), most):
-            self.workers.append(_forked(servant, [worker.line for worker in self.workers]))
+            self.workers.append(_forked(server, [worker.line for worker in self.workers]))
         return self.workers
 
-    def packed(self, value: Any) -> memoryview:
-        return packed(value)
+    def pack(self, value: Any) -> memoryview:
+        return pack(value)
 
-    def packed_for_all(self, value: Any) -> memoryview:
-        return packed(value)
+    def pack_for_all(self, value: Any) -> memoryview:
+        return pack(value)
 
-    def answered(self, busy: Sequence[Process]) -> list[Process]:
-        ready = wait(
-            [worker.line for worker in busy]
-        )  # the line of a process that died is ready too
+    def wait(self, busy: Sequence[WorkerProcess]) -> list[WorkerProcess]:
+        # The line of a process that died is ready too.
+        ready = connection.wait([worker.line for worker in busy])
         return [worker for worker in busy if worker.line in ready]
 
     def stop(self) -> None:
         _end(self.workers, self.owner)
 
 
-def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
+def _forked(server: BlockServer, others: Sequence[Connection]) -> WorkerProcess:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:
@@ -177,7 +177,7 @@ def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
             *others,
         ):  # else a worker would keep its siblings from seeing that the parent is gone
             line.close()
-        live(theirs, servant)
+        work(theirs, server)
 
     process = multiprocessing.get_context("fork").Process(target=begin, daemon=True)
     with warnings.catch_warnings():
@@ -187,10 +187,10 @@ def _forked(servant: Servant, others: Sequence[Connection]) -> Process:
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         process.start()
     theirs.close()
-    return Process(process, ours)
+    return WorkerProcess(process, ours)
 
 
-def live(line: Connection, servant: Servant) -> NoReturn:
+def work(line: Connection, server: BlockServer) -> NoReturn:
     """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the
     parent's.
     """
@@ -202,9 +202,9 @@ def live(line: Connection, servant: Servant) -> NoReturn:
     torch.set_num_threads(1)
     try:
         while True:
-            outcome = servant.hear(line.recv())
+            outcome = server.handle(line.recv())
             if outcome is not None:
-                line.send_bytes(packed(outcome))
+                line.send_bytes(pack(outcome))
     except (EOFError, OSError):
         os._exit(0)
     except BaseException:
@@ -212,7 +212,7 @@ def live(line: Connection, servant: Servant) -> NoReturn:
         os._exit(1)
 
 
-def _end(workers: list[Process], owner: int) -> None:
+def _end(workers: list[WorkerProcess], owner: int) -> None:
     """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends
     nobody.
     """

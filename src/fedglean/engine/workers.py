@@ -9,19 +9,18 @@ up in their own order: the number of processes cannot change a bit.
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
 
-from fedglean.engine.here import Exchange, Here, Served
-from fedglean.engine.pool import Crew, Gone, Pool, Worker
-from fedglean.engine.servant import Job, Servant
+from fedglean.engine.block_server import BlockServer, Job, common_part, jobs_of, over_store
+from fedglean.engine.clients import Clients
+from fedglean.engine.pool import ForkedPool, Worker, WorkerDied, WorkerPool
 from fedglean.errors import ConfigError, RoundError
-from fedglean.inputs.images import Images
-from fedglean.tree import Tree
+from fedglean.exchange.exchange import BlockResult, Exchange
+from fedglean.exchange.states import ClientStates
 
 
 def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
@@ -46,118 +45,100 @@ def check_workers(device: torch.device, threads: int, name: str = "workers") -> 
         )
 
 
-@dataclass(frozen=True)
-class Workers(Here):
-    """`here` in several processes; 0 means one per core, or one per GPU.
+class Workers:
+    """`here` in several processes; 0 of them means one per core, or one per GPU.
 
-    `deliver` is called in the process that served the client: one that remembers uploads remembers
-    those of its own process alone.
+    What the clients' uploads are delivered by is called in the process that serves the client: one
+    that remembers uploads remembers those of its own process alone.
     """
 
-    workers: int = 0
-    crew: Callable[[], Crew] = Pool
-    pool: Crew = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "pool", self.crew()
-        )  # its own: another placement's workers hold other data
+    def __init__(
+        self,
+        clients: Clients,
+        block: int,
+        workers: int = 0,
+        pool: Callable[[], WorkerPool] = ForkedPool,
+    ) -> None:
+        self.clients, self.workers, self.pool = clients, workers, pool()
+        self.blocks = -(-len(clients.federation.declared) // block)
 
     def __enter__(self) -> Self:
-        self._started()
+        self._start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.pool.stop()
 
-    def serve_all(
-        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
-    ) -> Iterator[Served]:
-        """What the blocks came to, in their order. Whatever goes wrong, no process is left with
-        half a job.
-        """
+    def serve(
+        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
+    ) -> Iterator[BlockResult]:
+        """Whatever goes wrong, no process is left with half a job."""
+        store = self.clients.federation.hub.store
         try:
-            desk = Desk(exchange, _jobs(exchange, blocks, states), self.pool, self._started())
+            dispatch = Dispatch(
+                exchange, jobs_of(exchange, blocks, states.states), self.pool, self._start()
+            )
             for place in range(len(blocks)):
-                yield self._with_store(desk.outcome(place))
+                yield over_store(dispatch.result(place), store)
         except BaseException:
             self.pool.stop()
             raise
 
-    def _started(self) -> Sequence[Worker]:
-        blocks = -(-len(self.federation.declared) // self.block)
-        return self.pool.started(self.workers, blocks, Servant(self))
-
-    def _with_store(self, served: Served) -> Served:
-        """Guesses come without the images, which are here already."""
-        store = self.federation.hub.store
-        guesses = [
-            replace(guess, images=Images(store, guess.images.index)) for guess in served.guesses
-        ]
-        return replace(served, guesses=guesses)
+    def _start(self) -> Sequence[Worker]:
+        return self.pool.start(self.workers, self.blocks, BlockServer(self.clients))
 
 
-class Desk:
+class Dispatch:
     """The parent's side of one exchange: who serves which block, and what has come back."""
 
     def __init__(
-        self, exchange: Exchange, jobs: deque[Job], pool: Crew, workers: Sequence[Worker]
+        self, exchange: Exchange, jobs: Iterator[Job], pool: WorkerPool, workers: Sequence[Worker]
     ) -> None:
-        self.round, self.jobs, self.pool, self.free = exchange.round, jobs, pool, list(workers)
+        self.round, self.jobs, self.pool, self.free = (
+            exchange.round,
+            deque(jobs),
+            pool,
+            list(workers),
+        )
         self.busy: dict[Worker, Job] = {}
-        self.back: dict[int, Served | Exception] = {}
-        self.told: set[Worker] = set()
-        self.message = pool.packed_for_all(replace(exchange, ask=replace(exchange.ask, each={})))
+        self.results: dict[int, BlockResult | Exception] = {}
+        self.informed: set[Worker] = set()
+        self.message = pool.pack_for_all(common_part(exchange))
         self._hand_out()
 
-    def outcome(self, place: int) -> Served:
+    def result(self, place: int) -> BlockResult:
         """What the block at that place came to; waits for it."""
-        while place not in self.back:
+        while place not in self.results:
             self._take_back()
             self._hand_out()
-        outcome = self.back.pop(place)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        result = self.results.pop(place)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _hand_out(self) -> None:
         while self.free and self.jobs:
             worker, job = self.free.pop(), self.jobs.popleft()
             self.busy[worker] = job
-            with self._there(job):
-                if worker not in self.told:
+            with self._alive(job):
+                if worker not in self.informed:
                     worker.send(self.message)
-                    self.told.add(worker)
-                worker.send(self.pool.packed(job))
+                    self.informed.add(worker)
+                worker.send(self.pool.pack(job))
 
     def _take_back(self) -> None:
-        for worker in self.pool.answered(list(self.busy)):
-            with self._there(self.busy.pop(worker)):
-                place, outcome = worker.receive()
-            self.back[place] = outcome
+        for worker in self.pool.wait(list(self.busy)):
+            with self._alive(self.busy.pop(worker)):
+                place, result = worker.receive()
+            self.results[place] = result
             self.free.append(worker)
 
     @contextmanager
-    def _there(self, job: Job) -> Iterator[None]:
+    def _alive(self, job: Job) -> Iterator[None]:
         try:
             yield
-        except Gone as gone:
+        except WorkerDied as error:
             raise RoundError(
-                f"round {self.round}: {gone} while it had {job.clients}; "
+                f"round {self.round}: {error} while it had {job.clients}; "
                 "the checkpointed rounds are safe, and the run can be resumed from them"
-            ) from gone
-
-
-def _jobs(
-    exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
-) -> deque[Job]:
-    each = exchange.ask.each
-    return deque(
-        Job(
-            place,
-            block,
-            {c: each[c] for c in block if c in each},
-            {c: states[c] for c in block if c in states},
-        )
-        for place, block in enumerate(blocks)
-    )
+            ) from error

@@ -1,144 +1,97 @@
-"""Sums of admitted uploads, in float64 and in a fixed order.
+"""How admitted uploads become one: the door `aggregate`, and the weighted mean.
 
-A `Partial` is the sum of one block of clients. Blocks are cut by client number and added in order,
-so neither completion order nor the number of workers can change a bit.
+An aggregate combines one block of clients at a time, wherever the block is served; the parts of
+blocks are merged in the order of client numbers, so neither completion order nor the number of
+workers can change a bit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from fedglean import tree
-from fedglean.errors import unknown
-from fedglean.exchange.gate import Admitted, Refusal
-from fedglean.method import Upload
 from fedglean.tree import Tree
-
-#: What clients report, by name: the weighted sum and the weight.
-Reports = dict[str, tuple[float, float]]
+from fedglean.uploads import Combined
 
 
-def add_reports(reports: Reports, others: Reports) -> None:
-    for name, (total, count) in others.items():
-        mine = reports.get(name, (0.0, 0.0))
-        reports[name] = (mine[0] + total, mine[1] + count)
+@dataclass(frozen=True)
+class Weighted:
+    """An admitted upload: by name all its numbers as one row, and a weight, a number or a row."""
+
+    client: int
+    rows: Mapping[str, Tensor]
+    weights: Mapping[str, float | Tensor]
 
 
-def mean_reports(reports: Reports) -> dict[str, float]:
-    return {name: total / count for name, (total, count) in reports.items() if count}
+class Aggregate(Protocol):
+    """Combines uploads. What it keeps of a block is a tree, so that it can travel.
 
-
-@dataclass
-class Partial:
-    """Weighted sums of uploads: per name a row of numbers, and the sum of its weights, a number or
-    a row.
-
-    `counts` are uploads by name; `uploads` holds them one by one if asked for. `told` are the
-    clients to which the message was sent.
+    `serves` are the kinds of `Ask(collect=)` that it can answer: "sum", or also "all", which needs
+    every upload by itself.
     """
 
-    totals: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, Any] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    reports: Reports = field(default_factory=dict)
-    uploads: dict[int, Upload] = field(default_factory=dict)
-    told: list[int] = field(default_factory=list)
-    abstained: list[int] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    answered: list[int] = field(default_factory=list)
-    received: int = 0
+    @property
+    def serves(self) -> tuple[str, ...]: ...
 
-    def include(self, client: int, admitted: Admitted, images: int, keep_all: bool) -> None:
-        """Add one admitted upload; reports are averaged by the number of images behind them."""
-        self.answered.append(client)
-        upload = admitted.upload
-        for name, row in admitted.rows.items():
-            self.received += admitted.forms[name].bytes
-            weight = upload.weight(name)
-            if isinstance(weight, int | float):
-                self._accumulate(name, row, float(weight), 1, factor=float(weight))
+    def start(self) -> Tree:
+        """What is kept of no upload."""
+
+    def add(self, kept: Tree, upload: Weighted) -> Tree:
+        """With one more upload; what was kept may be changed in place."""
+
+    def merge(self, kept: Tree, other: Tree) -> Tree:
+        """With those of the next block; what was kept may be changed in place."""
+
+    def combine(self, kept: Tree) -> Mapping[str, Combined]:
+        """What all uploads came to, by name."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Sums by weight in float64, which `Reply.mean` divides by the sum of the weights.
+
+    It keeps by name [row of sums, sum of weights, number of uploads].
+    """
+
+    serves: tuple[str, ...] = ("sum", "all")
+
+    def start(self) -> dict[str, list[Tree]]:
+        return {}
+
+    def add(self, kept: dict[str, list[Tree]], upload: Weighted) -> dict[str, list[Tree]]:
+        for name, row in upload.rows.items():
+            weight = upload.weights[name]
+            if isinstance(weight, Tensor):
+                _accumulate(kept, name, row * weight, weight, 1)
             else:
-                self.received += admitted.forms[name].bytes  # the weights travel too
-                weight = admitted.forms[name].row_of(weight).double()
-                self._accumulate(name, row * weight, weight, 1)
-        add_reports(
-            self.reports,
-            {name: (images * float(value), images) for name, value in upload.report.items()},
-        )
-        if keep_all:
-            self.uploads[client] = admitted.as_asked()
+                _accumulate(kept, name, row, weight, 1, factor=weight)
+        return kept
 
-    def __iadd__(self, other: "Partial") -> "Partial":
-        """This block, followed by the next."""
-        for name in other.totals:
-            self._accumulate(name, other.totals[name], other.weights[name], other.counts[name])
-        add_reports(self.reports, other.reports)
-        self.uploads |= other.uploads
-        self.told += other.told
-        self.abstained += other.abstained
-        self.refused += other.refused
-        self.answered += other.answered
-        self.received += other.received
-        return self
+    def merge(self, kept: dict[str, list[Tree]], other: dict[str, list[Tree]]) -> Tree:
+        for name, (total, weight, count) in other.items():
+            _accumulate(kept, name, total, weight, count)
+        return kept
 
-    def _accumulate(
-        self, name: str, row: Tensor, weight: Any, count: int, factor: float = 1.0
-    ) -> None:
-        if name in self.totals:
-            self.totals[name].add_(
-                row, alpha=factor
-            )  # in float64, and without a copy of the row in between
-            self.weights[name] = self.weights[name] + weight
-        else:
-            self.totals[name], self.weights[name] = row.double() * factor, weight
-        self.counts[name] = self.counts.get(name, 0) + count
+    def combine(self, kept: dict[str, list[Tree]]) -> dict[str, Combined]:
+        return {name: Combined(*parts) for name, parts in kept.items()}
 
 
-class Reply:
-    """The answer to an `Ask`: sums of what was admitted, and which clients were refused."""
+MEAN = Mean()
 
-    def __init__(self, sums: Partial, templates: Mapping[str, Tree]) -> None:
-        self._sums, self._templates = sums, templates
-        self.answered, self.refused, self.abstained = sums.answered, sums.refused, sums.abstained
-        self.received = sums.received
-        self.uploads = dict(sorted(sums.uploads.items()))
-        self.reports, self.report = sums.reports, mean_reports(sums.reports)
 
-    def has(self, name: str) -> bool:
-        """Whether any client uploaded that name."""
-        return name in self._sums.totals
-
-    def count(self, name: str) -> int:
-        return self._sums.counts.get(name, 0)
-
-    def weight(self, name: str) -> float:
-        """Sum of the weights; if they are trees, of those of their first element."""
-        weight = self._sums.weights.get(name, 0.0)
-        return float(weight[0]) if isinstance(weight, Tensor) else float(weight)
-
-    def sum(self, name: str) -> Tree:
-        """Weighted sum; zeros if no client uploaded the name."""
-        if not self.has(name):
-            return tree.zeros(self._template(name))
-        return tree.from_row(self._templates[name], self._sums.totals[name])
-
-    def _template(self, name: str) -> Tree:
-        if name not in self._templates:
-            raise unknown("part of an upload", name, self._templates)
-        return self._templates[name]
-
-    def mean(self, name: str) -> Tree:
-        """Weighted mean; an element that nobody owns, or all of it if no client uploaded it, is as
-        it was sent.
-        """
-        template = self._template(name)
-        if not self.has(name):
-            return template
-        total, weight = self._sums.totals[name], self._sums.weights[name]
-        if not isinstance(weight, Tensor):
-            return tree.from_row(template, total / weight)
-        owned = torch.where(weight > 0, total / weight.clamp(min=1e-300), tree.row(template))
-        return tree.from_row(template, owned)
+def _accumulate(
+    kept: dict[str, list[Tree]],
+    name: str,
+    row: Tensor,
+    weight: float | Tensor,
+    count: int,
+    factor: float = 1.0,
+) -> None:
+    if name not in kept:
+        kept[name] = [row.double() * factor, weight, count]
+        return
+    parts = kept[name]
+    parts[0].add_(row, alpha=factor)  # in float64, and without a copy of the row in between
+    parts[1] = parts[1] + weight
+    parts[2] += count

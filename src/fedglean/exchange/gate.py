@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.method import Ask, Declared, Expect, Upload
+from fedglean.method import Ask, Declared, Expect
 from fedglean.tree import Tree
+from fedglean.uploads import Refusal, Upload
 
 _LARGEST = sys.float_info.max
 #: So many times a number of images is still a float.
@@ -36,16 +37,6 @@ class Envelope:
     ask: int
     client: int
     upload: Any
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why an upload was not admitted."""
-
-    round: int
-    ask: int
-    client: int
-    reason: str
 
 
 class Refused(Exception):

@@ -19,6 +19,7 @@ from fedglean.data.party_folders import HubImages, hub_images
 from fedglean.data.split_file import of_this
 from fedglean.engine.device import chosen_device
 from fedglean.engine.loop import Loop
+from fedglean.engine.placement import Exchanger
 from fedglean.errors import FedgleanError, StorageError
 from fedglean.federation.carrier import Carrier
 from fedglean.federation.journal import Journal, OnRound
@@ -178,18 +179,18 @@ def _experiment(config: Config, images: HubImages, roster: Roster, mailbox: Mail
     setting = plan.setting(config.names)
     evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
     placement = Branches(
-        federation=federation,
-        executor=Loop(setting),
-        block=config.engine.block,
-        quorum=config.gate.quorum,
-        stretch=config.gate.stretch,
-        mailbox=mailbox,
+        mailbox,
+        federation,
+        config.gate,
         method=method,
         plan=plan,
         run=roster.run,
         count=evaluator.count,
     )
-    return Experiment(config, method, dataset, split, federation, evaluator, placement)
+    clients, gate = len(federation.declared), config.gate
+    exchanger = Exchanger(placement, clients, config.engine.block, gate.quorum)
+    parts = dataset, split, federation, evaluator, Loop(setting), exchanger
+    return Experiment(config, method, *parts)
 
 
 def _name(config: Config) -> str:

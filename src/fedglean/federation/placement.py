@@ -4,16 +4,20 @@ What comes back passes the gate and is summed as in a simulation: by blocks of c
 their order. The clients' states stay at the branches; of them the hub knows a version.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 
 from fedglean import tree
-from fedglean.engine.here import Exchange, Here, Kept, Served, Visit
+from fedglean.data.federation import Federation
+from fedglean.engine.clients import Deliver, deliver_straight
 from fedglean.errors import ConfigError
-from fedglean.exchange.aggregate import Reply
-from fedglean.exchange.gate import Envelope, Refusal
+from fedglean.exchange.aggregate import MEAN, Aggregate
+from fedglean.exchange.exchange import BlockResult, Exchange, Intake
+from fedglean.exchange.gate import Envelope
+from fedglean.exchange.states import ClientStates
 from fedglean.federation.carrier import Undelivered
 from fedglean.federation.letters import (
     SMALL,
@@ -27,9 +31,11 @@ from fedglean.federation.letters import (
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.plan import RunPlan, function_name
 from fedglean.federation.states import version_of
-from fedglean.method import Ask, Method, Upload
+from fedglean.method import Ask, Method
 from fedglean.randomness import fold_int
+from fedglean.runs.config import GateConfig
 from fedglean.tree import Tree
+from fedglean.uploads import Refusal, Upload
 
 Counts = Callable[[int, int], None]
 
@@ -45,48 +51,61 @@ class Received:
     abstained: bool = False
 
 
-@dataclass(frozen=True)
-class Branches(Here):
-    """`here`, but clients are asked by letters. `count` hears how many pseudo-labels were
-    made and trusted.
+class Branches:
+    """Asks clients by letters. `count` hears how many pseudo-labels were made and trusted.
 
     `asked` are the clients that were to train, until whoever tells of a round clears it.
     """
 
-    mailbox: Mailbox = field(kw_only=True)
-    method: Method = field(kw_only=True)
-    plan: RunPlan = field(kw_only=True)
-    run: str = field(kw_only=True)
-    count: Counts = field(kw_only=True, default=lambda seen, trusted: None)
-    settled: dict[int, Tree] = field(init=False, default_factory=dict, repr=False, compare=False)
-    asked: set[int] = field(init=False, default_factory=set, repr=False, compare=False)
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        federation: Federation,
+        gate: GateConfig,
+        *,
+        method: Method,
+        plan: RunPlan,
+        run: str,
+        aggregate: Aggregate = MEAN,
+        count: Counts = lambda seen, trusted: None,
+        deliver: Deliver = deliver_straight,
+    ) -> None:
+        self.mailbox, self.federation, self.gate = mailbox, federation, gate
+        self.method, self.plan, self.run = method, plan, run
+        self.aggregate, self.count, self.deliver = aggregate, count, deliver
+        self.settled: dict[int, Tree] = {}
+        self.asked: set[int] = set()
 
-    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
-        """A version that is checkpointed is the one that a killed hub would go back to."""
-        if exchange.ask.purpose == "train" and not self.federation.declared:
-            raise ConfigError("the method trains at branches, and there are none; give --branches")
-        self.settled.update({c: state for c, state in kept.states.items() if c not in kept.changed})
-        self.asked.update(exchange.ask.to if exchange.ask.purpose == "train" else ())
-        return super().exchange(exchange, kept)
+    def __enter__(self) -> Self:
+        return self
 
-    def serve_all(
-        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: Mapping[int, Tree]
-    ) -> Iterator[Served]:
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def serve(
+        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
+    ) -> Iterator[BlockResult]:
         ask, round = exchange.ask, exchange.round
-        orders = {
-            client: self._order(exchange, client, states) for block in blocks for client in block
-        }
-        common = write(Broadcast(round), dict(ask.message))
-        letters = self.mailbox.exchange(orders, common, self.quorum, f"{round}-{exchange.number}")
-        limit = _limit(ask)
+        if ask.purpose == "train":
+            if not self.federation.declared:
+                raise ConfigError(
+                    "the method trains at branches, and there are none; give --branches"
+                )
+            self.asked.update(ask.to)
+        # A version that is checkpointed is the one that a killed hub would go back to.
+        for client, state in states.states.items():
+            if client not in states.changed:
+                self.settled[client] = state
+        orders = {}
         for block in blocks:
-            received = {
-                client: self._opened(letters.get(client), exchange, client, limit)
-                for client in block
-            }
-            served = self._through_the_gate(exchange, block, received)
-            served.sums.told = [client for client in block if client in letters]
-            yield served
+            for client in block:
+                orders[client] = self._order(exchange, client, states.states)
+        common = write(Broadcast(round), dict(ask.message))
+        letters = self.mailbox.exchange(
+            orders, common, self.gate.quorum, f"{round}-{exchange.number}"
+        )
+        for block in blocks:
+            yield self._take(exchange, block, letters)
 
     def _order(self, exchange: Exchange, client: int, states: Mapping[int, Tree]) -> bytes:
         ask, declared = exchange.ask, self.federation.declared[client]
@@ -129,33 +148,34 @@ class Branches(Here):
             if upload is None:
                 abstained = True
             else:
-                device = self.federation.hub.index.device
-                received.envelopes.append(
-                    Envelope(answer.round, answer.ask, answer.client, _to_device(upload, device))
-                )
+                moved = _to_device(upload, self.federation.hub.index.device)
+                envelope = Envelope(answer.round, answer.ask, answer.client, moved)
+                received.envelopes.append(envelope)
         return replace(received, abstained=abstained)
 
-    def _through_the_gate(
-        self, exchange: Exchange, block: Sequence[int], received: Mapping[int, Received]
-    ) -> Served:
-        """`Visit` does as it does for clients of this process; only that their uploads are here
-        already.
-        """
-
-        def deliver(arrived: Envelope) -> Iterable[Envelope]:
-            return [after for before in arrived.upload for after in self.deliver(before)]
-
-        visit = Visit(replace(self, deliver=deliver), exchange, block, {})
-        uploads = [
-            None if received[client].abstained else received[client].envelopes for client in block
-        ]
-        served = visit.take(uploads)  # type: ignore[arg-type]
+    def _take(
+        self,
+        exchange: Exchange,
+        block: Sequence[int],
+        letters: Mapping[int, Sequence[bytes | Undelivered]],
+    ) -> BlockResult:
+        """What the letters of a block come to, once they are through the gate."""
+        limit, declared = _limit(exchange.ask), self.federation.declared
+        intake = Intake(exchange, block, declared, self.aggregate, self.gate.stretch)
+        unreadable = []
         for client in block:
-            served.sums.refused += [
-                Refusal(exchange.round, exchange.number, client, why)
-                for why in received[client].reasons
-            ]
-        return served
+            received = self._opened(letters.get(client), exchange, client, limit)
+            for reason in received.reasons:
+                unreadable.append(Refusal(exchange.round, exchange.number, client, reason))
+            if received.abstained:
+                intake.abstain(client)
+                continue
+            for envelope in received.envelopes:
+                for arrived in self.deliver(envelope):
+                    intake.take(arrived)
+        intake.result.refused += unreadable
+        intake.result.told = [client for client in block if client in letters]
+        return intake.result
 
 
 def _check(answer: Answer, exchange: Exchange, client: int) -> None:

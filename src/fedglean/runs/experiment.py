@@ -20,11 +20,13 @@ from fedglean.data.sources import load
 from fedglean.data.split_file import fitted, load_split
 from fedglean.engine.auto import faster
 from fedglean.engine.batches import Setting
+from fedglean.engine.clients import Clients
 from fedglean.engine.device import chosen_device, settle, settled
-from fedglean.engine.here import Here
+from fedglean.engine.executor import Executor
 from fedglean.engine.loop import Loop
 from fedglean.engine.on_gpus import GpuPool
-from fedglean.engine.pool import Crew, Pool
+from fedglean.engine.placement import Exchanger, Here, Placement
+from fedglean.engine.pool import ForkedPool, WorkerPool
 from fedglean.engine.stack import Stack
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError
@@ -36,7 +38,7 @@ from fedglean.runs.config import Config, EngineConfig, make_method
 from fedglean.runs.evaluate import Evaluator
 from fedglean.tree import Record
 
-EXECUTORS = {"loop": Loop, "stack": Stack}
+EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "stack": Stack}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,12 @@ class Experiment:
     split: Split
     federation: Federation
     evaluator: Evaluator
-    placement: Here
+    executor: Executor
+    exchanger: Exchanger
+
+    @property
+    def placement(self) -> Placement:
+        return self.exchanger.placement
 
     def start(self) -> Record:
         """The hub's state before the first round."""
@@ -109,10 +116,16 @@ def prepare_seeds(
     for each, split, (federation, truth) in zip(configs, splits, divided, strict=True):
         settled = replace(each, engine=replace(each.engine, executor=chosen))
         evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
-        placement = _placement(settled, federation, executor, evaluator)
-        experiments.append(
-            Experiment(settled, method, dataset, split, federation, evaluator, placement)
+        clients = Clients(federation, executor, each.gate.stretch)
+        exchanger = Exchanger(
+            _placement(settled, clients),
+            len(federation.declared),
+            each.engine.block,
+            each.gate.quorum,
+            observe=evaluator.watch,
         )
+        parts = dataset, split, federation, evaluator, executor, exchanger
+        experiments.append(Experiment(settled, method, *parts))
     return experiments
 
 
@@ -167,27 +180,21 @@ def _check_placement(engine: EngineConfig, device: torch.device) -> None:
         )
 
 
-def _placement(
-    config: Config, federation: Federation, executor: Loop, evaluator: Evaluator
-) -> Here:
-    engine, gate = config.engine, config.gate
-    common = (federation, executor, engine.block, gate.quorum, gate.stretch, evaluator.watch)
-    if engine.placement == "here":
-        return Here(*common)
-    return Workers(*common, workers=engine.workers, crew=_crew(config))
-
-
-def _crew(config: Config) -> Callable[[], Crew]:
+def _placement(config: Config, clients: Clients) -> Placement:
     engine = config.engine
-    if engine.placement == "ray":
-        from fedglean.engine.on_ray import RayCrew
+    if engine.placement == "here":
+        return Here(clients)
+    return Workers(clients, engine.block, engine.workers, _pool(config))
 
-        return RayCrew
-    return (
-        Pool
-        if chosen_device(engine.device).type == "cpu"
-        else partial(GpuPool, partial(_begun_afresh, config))
-    )
+
+def _pool(config: Config) -> Callable[[], WorkerPool]:
+    if config.engine.placement == "ray":
+        from fedglean.engine.on_ray import RayPool
+
+        return RayPool
+    if chosen_device(config.engine.device).type == "cpu":
+        return ForkedPool
+    return partial(GpuPool, partial(_begun_afresh, config))
 
 
 def _begun_afresh(config: Config) -> None:

@@ -16,8 +16,8 @@ import torch
 from fedglean import tree
 from fedglean.data.partition import Split
 from fedglean.data.split_file import load_split, save_split
-from fedglean.engine.here import Kept
 from fedglean.errors import UNREADABLE, ConfigError, StorageError, no_folder
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Mixture
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
@@ -41,7 +41,7 @@ class Progress:
 
     done: int
     state: Record
-    kept: Kept
+    kept: ClientStates
     history: list[dict[str, Any]]
     writing: float = 0.0
 
@@ -137,7 +137,7 @@ class RunFolder:
             write_whole(self._metrics_path, lines)
         state, clients = tree.to_device(state, device), tree.to_device(clients, device)
         return Progress(
-            done, state, Kept(clients), [json.loads(line) for line in lines.splitlines()]
+            done, state, ClientStates(clients), [json.loads(line) for line in lines.splitlines()]
         )
 
     def history(self) -> list[dict[str, Any]]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedglean.engine.here import Exchange, Kept, exchange_together
+from fedglean.engine.placement import exchange_together
 from fedglean.engine.task import Party, PartyError, Task, run_together
 from fedglean.errors import plain
-from fedglean.exchange.aggregate import Reply, Reports, add_reports, mean_reports
+from fedglean.exchange.exchange import Exchange
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Ask, Report
 from fedglean.randomness import fold_int
 from fedglean.runs.config import Config
@@ -23,6 +24,7 @@ from fedglean.runs.folder import Progress, RunFolder, commit
 from fedglean.runs.run import Run
 from fedglean.runs.trained import TrainedModel
 from fedglean.tree import Record
+from fedglean.uploads import Reply, Reports, add_reports, mean_reports
 
 OnRound = Callable[[dict[str, Any]], None]
 OnRounds = Callable[[list[dict[str, Any]]], None]
@@ -38,7 +40,7 @@ class LiveRun:
 
     @classmethod
     def new(cls, experiment: Experiment, out: Path | None) -> "LiveRun":
-        progress = Progress(0, experiment.start(), Kept(), [])
+        progress = Progress(0, experiment.start(), ClientStates(), [])
         return cls(
             experiment, progress, RunFolder.create(out, experiment) if out is not None else None
         )
@@ -46,7 +48,9 @@ class LiveRun:
     @classmethod
     def found(cls, experiment: Experiment, folder: RunFolder) -> "LiveRun":
         """As far as the folder says that it has come."""
-        progress = folder.load(experiment.device) or Progress(0, experiment.start(), Kept(), [])
+        progress = folder.load(experiment.device) or Progress(
+            0, experiment.start(), ClientStates(), []
+        )
         return cls(experiment, progress, folder)
 
     @property
@@ -129,7 +133,7 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
     hubs: dict[Party, HubSide] = {}
     for experiment, progress in runs:
         # A run that memory was too small for before goes on as narrow as it became.
-        executor = experiment.placement.executor
+        executor = experiment.executor
         executor.widest = executor.widest or (
             progress.history[-1].get("widest") if progress.history else None
         )
@@ -202,8 +206,8 @@ def _line(
     line = {"round": min(number, config.rounds), "final": final, **side.line(), "pseudo": pseudo}
     if final or number % config.engine.evaluate_every == 0 or number == config.rounds:
         line |= experiment.evaluator.test(tested(experiment, progress))
-    if experiment.placement.executor.widest is not None:
-        line["widest"] = experiment.placement.executor.widest
+    if experiment.executor.widest is not None:
+        line["widest"] = experiment.executor.widest
     spent = {**phases, "test": time.perf_counter() - began}
     line["seconds"] = round(sum(spent.values()), 4)
     line["phases"] = {
@@ -217,7 +221,7 @@ class HubSide:
     """The hub's side of one round: what it asked of the clients, and what came of it."""
 
     experiment: Experiment
-    kept: Kept
+    kept: ClientStates
     number: int
     replies: list[Reply] = field(default_factory=list)
     trained: list[Reply] = field(default_factory=list)
@@ -272,7 +276,7 @@ def _answers(waiting: Sequence[tuple[HubSide, Task]]) -> list[Any]:
             answers[task.party] = side.note(task.request, reply, sent)
         asked = time.perf_counter()
         if own:
-            executor = waiting[0][0].experiment.placement.executor
+            executor = waiting[0][0].experiment.executor
             replies = executor.answer([task.call for task in own])
             answers |= {task.party: reply for task, reply in zip(own, replies, strict=True)}
     done = time.perf_counter()
@@ -283,7 +287,7 @@ def _answers(waiting: Sequence[tuple[HubSide, Task]]) -> list[Any]:
 
 
 def _exchanged(asks: Sequence[tuple[HubSide, Task]]) -> list[tuple[Reply, int]]:
-    asked = [(side.experiment.placement, side.exchange(task), side.kept) for side, task in asks]
+    asked = [(side.experiment.exchanger, side.exchange(task), side.kept) for side, task in asks]
     if len(asked) > 1:
         return exchange_together(asked)
-    return [placement.exchange(exchange, kept) for placement, exchange, kept in asked]
+    return [exchanger.exchange(exchange, kept) for exchanger, exchange, kept in asked]

@@ -1,11 +1,10 @@
 """An experiment's clients as branches of a federation, in this process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedglean.engine.here import Here
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
@@ -35,7 +34,7 @@ class BranchWithMethod(Branch):
 def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
     """The run with every client behind letters, its images and its state its own."""
     experiment = with_own_stores(experiment)
-    dataset, method, old = experiment.dataset, experiment.method, experiment.placement
+    dataset, method = experiment.dataset, experiment.method
     federation, use = experiment.federation, experiment.config.use
     branches = []
     for number, pair in enumerate(zip(federation.labelled, federation.unlabelled, strict=True)):
@@ -47,10 +46,10 @@ def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
     shape = dataset.train_images.shape[1:]
     mailbox = Mailbox(LocalCarrier(branches), options, dataset.classes, shape)
     mailbox.enrol()
-    values = {each.name: getattr(old, each.name) for each in fields(Here)}
-    plan = RunPlan.of(experiment.config, dataset)
-    placement = Branches(**values, mailbox=mailbox, method=method, plan=plan, run=RUN)
-    final = play(replace(experiment, placement=placement))
+    plan, gate = RunPlan.of(experiment.config, dataset), experiment.config.gate
+    placement = Branches(mailbox, federation, gate, method=method, plan=plan, run=RUN)
+    exchanger = replace(experiment.exchanger, placement=placement)
+    final = play(replace(experiment, exchanger=exchanger))
     # The hub knows of the clients' states no more than their versions.
     kept, net_of = {}, experiment.config.names.net
     for client, known in final.kept.items():

@@ -129,7 +129,7 @@ def check_predictors(trial: Trial) -> None:
     assert predictors, "predictors(state) names nothing; the first one is the result of a run"
     images = experiment.dataset.test_images[:50]
     for name, predictor in predictors.items():
-        output = logits(predictor, images, experiment.placement.executor.setting)
+        output = logits(predictor, images, experiment.executor.setting)
         models = predictor.models if isinstance(predictor, Mixture) else (predictor,)
         assert all(model.statistics or not model.needs_statistics for model in models), (
             f"predictor '{name}' has no batch-norm statistics, so its answers depend on what else "
@@ -230,7 +230,8 @@ def check_workers(trial: Trial) -> None:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise SkipTest("this system does not fork processes")
     broken = "clients served by worker processes give another result than clients served here"
-    experiment = variant(trial.experiment, Stack, Workers, block=4, workers=2)
+    workers = functools.partial(Workers, block=4, workers=2)
+    experiment = variant(trial.experiment, Stack, workers, block=4)
     with experiment.placement:
         close(trial, experiment, broken)
 

@@ -2,9 +2,9 @@
 and `here` forgive.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,11 +12,13 @@ from torch.func import vmap
 
 from fedglean import tree
 from fedglean.engine.batches import Setting, batches
-from fedglean.engine.here import Exchange, Here, Kept
+from fedglean.engine.clients import Clients, Deliver
 from fedglean.engine.loop import Loop
+from fedglean.engine.placement import Here, Placement
 from fedglean.engine.task import Call, Party
-from fedglean.exchange.aggregate import Reply
+from fedglean.exchange.exchange import BlockResult, Exchange
 from fedglean.exchange.gate import Envelope
+from fedglean.exchange.states import ClientStates
 from fedglean.method import Batch, Train, Trained, Upload
 from fedglean.randomness import fold_int
 from fedglean.runs.experiment import Experiment
@@ -31,17 +33,32 @@ NEVER = 10**9
 def variant(
     experiment: Experiment,
     executor: type[Loop] = Loop,
-    placement: type[Here] = Here,
+    placement: Callable[[Clients], Placement] = Here,
     often: int = NEVER,
+    deliver: Deliver | None = None,
     **changes: Any,
 ) -> Experiment:
     """The experiment under another executor or placement; a step is recorded once it was taken so
-    often.
+    often. Changes are those of the exchanger.
     """
-    old = experiment.placement
-    values = {each.name: getattr(old, each.name) for each in fields(Here)}
-    values["executor"] = executor(replace(old.executor.setting, often=often))
-    return replace(experiment, placement=placement(**values | changes))
+    old = experiment.executor
+    new = executor(replace(old.setting, often=often))
+    observed = changes.get("observe", experiment.exchanger.observe) is not None
+    stretch = experiment.config.gate.stretch
+    clients = Clients(experiment.federation, new, stretch, observed=observed)
+    if deliver is not None:
+        clients = replace(clients, deliver=deliver)
+    exchanger = replace(experiment.exchanger, placement=placement(clients), **changes)
+    return replace(experiment, executor=new, exchanger=exchanger)
+
+
+def with_delivery(experiment: Experiment, deliver: Deliver) -> Experiment:
+    """The experiment, served here, whose uploads reach the hub by this way."""
+    placement = experiment.placement
+    assert isinstance(placement, Here)
+    clients = replace(placement.clients, deliver=deliver)
+    exchanger = replace(experiment.exchanger, placement=Here(clients))
+    return replace(experiment, exchanger=exchanger)
 
 
 class RequestLog(Loop):
@@ -106,44 +123,51 @@ def _first_lane(lanes: Tree) -> Tree:
     return tree.map(lambda leaf: leaf[0].clone(), lanes)
 
 
-@dataclass(frozen=True)
-class UploadLog(Here):
-    """`here` that notes the uploads and sees to it that nothing lent to a client was written
-    into.
-    """
+class UploadLog:
+    """`here` that notes the uploads, and sees that nothing lent to a client is written into."""
 
-    uploads: list[Envelope] = field(default_factory=list)
+    def __init__(self, clients: Clients) -> None:
+        self.uploads: list[Envelope] = []
+        self.here = Here(replace(clients, deliver=self._note))
 
-    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def serve(
+        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
+    ) -> Iterator[BlockResult]:
         ask, round = exchange.ask, exchange.round
-        states = {str(client): state for client, state in kept.states.items()}
+        kept = {str(client): state for client, state in states.states.items()}
         each = {str(client): dict(own) for client, own in ask.each.items()}
         message = {"message": dict(ask.message), "each": each}
-        states_before, message_before = through_bytes(states), through_bytes(message)
-        answer = Here.exchange(replace(self, deliver=self._note), exchange, kept)
-        assert difference(states_before, states) is None, (
+        kept_before, message_before = through_bytes(kept), through_bytes(message)
+        yield from self.here.serve(exchange, blocks, states)
+        assert difference(kept_before, kept) is None, (
             f"round {round}: a client wrote into me.state in place; pass keep= to Upload"
         )
         assert difference(message_before, message) is None, (
             f"round {round}: a client wrote into its message, which all clients share"
         )
-        return answer
 
     def _note(self, envelope: Envelope) -> list[Envelope]:
         self.uploads.append(envelope)
         return [envelope]
 
 
-@dataclass(frozen=True)
 class AsBytes(Here):
     """`here` whose messages and uploads are sent as bytes, as they would be to another machine."""
 
-    def exchange(self, exchange: Exchange, kept: Kept) -> tuple[Reply, int]:
+    def serve(
+        self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
+    ) -> Iterator[BlockResult]:
         ask = exchange.ask
         each = {client: through_bytes(dict(own)) for client, own in ask.each.items()}
         sent = replace(ask, message=through_bytes(dict(ask.message)), each=each)
-        place = replace(self, deliver=_upload_through_bytes)
-        return Here.exchange(place, replace(exchange, ask=sent), kept)
+        here = Here(replace(self.clients, deliver=_upload_through_bytes))
+        return here.serve(replace(exchange, ask=sent), blocks, states)
 
 
 def _upload_through_bytes(envelope: Envelope) -> list[Envelope]:

@@ -1,4 +1,4 @@
-"""What can happen to an upload on its way to the hub, as functions for `Here.deliver`.
+"""What can happen to an upload on its way to the hub, as functions for `Clients.deliver`.
 
 Every fault strikes only at the given (round, client) pairs; `chain` puts several of them on the
 same way.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.engine.here import Deliver
+from fedglean.engine.clients import Deliver
 from fedglean.exchange.gate import Envelope
 from fedglean.method import Upload
 

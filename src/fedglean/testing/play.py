@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
-from fedglean.engine.here import Kept
 from fedglean.engine.task import PartyError
 from fedglean.errors import FedgleanError
+from fedglean.exchange.states import ClientStates
 from fedglean.models import Model
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
@@ -43,7 +43,7 @@ def play(
     """All rounds and what follows the last one, or those after `begin`; `between` may change the
     progress.
     """
-    progress = begin or Progress(0, experiment.start(), Kept(), [])
+    progress = begin or Progress(0, experiment.start(), ClientStates(), [])
     for number in range(progress.done + 1, experiment.config.rounds + 2):
         state, before = progress.state, through_bytes(progress.state)
         try:
@@ -79,4 +79,4 @@ def restarted(progress: Progress) -> Progress:
     """The progress as another process would find it."""
     states = {client: through_bytes(state) for client, state in progress.kept.states.items()}
     state = through_bytes(progress.state)
-    return Progress(progress.done, state, Kept(states), list(progress.history))
+    return Progress(progress.done, state, ClientStates(states), list(progress.history))

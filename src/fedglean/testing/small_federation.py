@@ -104,7 +104,7 @@ def with_own_stores(experiment: Experiment) -> Experiment:
     hub = Images(old.hub.store[old.hub.index], torch.arange(len(old.hub)), old.hub.label)
     federation = Federation(hub, tuple(labelled), tuple(unlabelled))
     experiment = replace(experiment, federation=federation)
-    return variant(experiment, federation=federation, observe=None)
+    return variant(experiment, observe=None)
 
 
 def _false(labels: Tensor) -> Tensor:
@@ -113,4 +113,4 @@ def _false(labels: Tensor) -> Tensor:
 
 def _handed_out(experiment: Experiment, federation: Federation, evaluator: Evaluator) -> Experiment:
     experiment = replace(experiment, federation=federation, evaluator=evaluator)
-    return variant(experiment, federation=federation, observe=evaluator.watch)
+    return variant(experiment, observe=evaluator.watch)

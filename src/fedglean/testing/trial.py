@@ -97,8 +97,8 @@ def play_reference(experiment: Experiment) -> Reference:
         "the method object changed during a run; what changes belongs in the state"
     )
     placement = observed.placement
-    assert isinstance(placement, UploadLog) and isinstance(placement.executor, RequestLog)
-    executor = placement.executor
+    assert isinstance(placement, UploadLog) and isinstance(observed.executor, RequestLog)
+    executor = observed.executor
     return Reference(passed[0], final, placement.uploads, executor.requests, executor.trainings)
 
 

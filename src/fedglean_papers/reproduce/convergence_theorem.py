@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
-from fedglean.engine.here import Kept
+from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import view
 from fedglean.losses import one_hot, sharpen
@@ -211,7 +211,7 @@ def gaps(
     split = split_of(load(visits.data).train_labels)
     experiments = prepare_seeds(config, range(seeds), [split] * seeds)
     start = experiments[0].start()
-    runs = [(experiment, Progress(0, start, Kept(), [])) for experiment in experiments]
+    runs = [(experiment, Progress(0, start, ClientStates(), [])) for experiment in experiments]
     problem = Problem.of(experiments[0])
     soft = [problem.soft_labels(start.model.parameters["weight"])] * seeds
     found = np.zeros((rounds, seeds))
