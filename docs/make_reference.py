@@ -278,6 +278,8 @@ def _value(value: Any) -> str:
 
 
 def _values(hint: Any, limits: Mapping[str, Any]) -> str:
+    if limits.get("names") == "VIEWS":
+        return "[a view](names.md#views)"
     if limits.get("choices"):
         return ", ".join(f"`{choice}`" for choice in limits["choices"])
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]

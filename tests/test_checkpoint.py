@@ -3,6 +3,7 @@ sentence.
 """
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -476,3 +477,23 @@ def test_a_full_or_read_only_disk_ends_a_run_in_one_sentence(
         run(config(), tmp_path / "fresh")
     monkeypatch.undo()
     assert_same_result(resume(folder), finished[1])
+
+
+def of_version_0_1(folder: Path) -> Path:
+    """As that version left it: without a version in its checkpoint."""
+    path = folder / "checkpoint/current.json"
+    content = json.loads(path.read_bytes())["content"]
+    del content["version"]
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({"content": content, "sha256": seal}))
+    return folder
+
+
+def test_an_unfinished_run_of_0_1_is_told_which_version_ends_it(
+    halfway: Path, finished: tuple[Path, Run], tmp_path: Path
+) -> None:
+    cut = of_version_0_1(copied(halfway, tmp_path / "cut"))
+    with pytest.raises(StorageError, match=r"begun by fedglean 0\.1") as refused:
+        resume(cut)
+    assert "'fedglean<0.2'" in str(refused.value)
+    assert_same_result(resume(of_version_0_1(copied(finished[0], tmp_path / "whole"))), finished[1])

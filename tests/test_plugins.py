@@ -175,6 +175,16 @@ def test_views_of_ones_own_are_what_a_method_trains_on(own: Path) -> None:
     )
 
 
+def test_a_view_of_ones_own_is_a_choice_of_the_packages_methods(own: Path) -> None:
+    before = fingerprint(configure("fedprox", view="turned", use=own))
+    own.write_text(OWN.replace("< 0.5", "< 0.4"))
+    assert fingerprint(configure("fedprox", view="turned", use=own)) != before
+    with pytest.raises(ConfigError, match="unknown view 'turnd'; did you mean 'turned'"):
+        configure("fedprox", view="turnd", use=own)
+    with pytest.raises(ConfigError, match="unknown view 'turned'"):
+        configure("fedprox", view="turned")
+
+
 def test_a_strong_view_of_ones_own_is_part_of_what_a_run_is(own: Path) -> None:
     before = fingerprint(configure("semifl", strong="inverted", use=own))
     own.write_text(OWN.replace("255 - images", "254 - images"))

@@ -49,9 +49,7 @@ class FedMT(Method):
         False,
         "continue with the teacher of the last visit; otherwise it starts as the global model",
     )
-    view: str = setting(
-        "noise", "what makes two copies of an image differ", choices=("weak", "shift", "noise")
-    )
+    view: str = setting("noise", "what makes two copies of an image differ", names="VIEWS")
 
     @property
     def sgd(self) -> SGD:

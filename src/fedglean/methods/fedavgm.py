@@ -43,9 +43,7 @@ class FedAvgM(Method):
     decay: float = setting(0.0, "weight decay", low=0)
     clip: float | None = setting(None, "largest norm of a gradient", low=1e-6)
     weigh_by: str = setting("images", "what a client is weighted by", choices=("images", "nothing"))
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     @property
     def sgd(self) -> SGD:

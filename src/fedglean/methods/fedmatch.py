@@ -88,9 +88,7 @@ class FedMatch(Method):
     smallest_change: float = setting(
         5e-5, "an element that changed by no more is not sent (hub: 1e-5)", low=0
     )
-    view: str = setting(
-        "plain", "how images are seen where not by the strong view", choices=("plain", "weak")
-    )
+    view: str = setting("plain", "how images are seen where not by the strong view", names="VIEWS")
 
     @property
     def sgd(self) -> SGD:

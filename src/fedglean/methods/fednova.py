@@ -65,9 +65,7 @@ class FedNova(Method):
     stragglers: float = setting(
         0.0, "share of the visits that end after a random number of the epochs", low=0, high=1
     )
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     def __post_init__(self) -> None:
         if self.rate * self.proximity_weight >= 1:

@@ -41,9 +41,7 @@ class FedProx(Method):
     stragglers: float = setting(
         0.0, "share of the visits that end after a random number of the epochs", low=0, high=1
     )
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedProx", clients)

@@ -33,9 +33,7 @@ class FedSem(Method):
     rate: float = setting(0.01, "learning rate", low=0)
     momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
-    view: str = setting(
-        "plain", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("plain", "how images are seen in training", names="VIEWS")
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedSem", clients)

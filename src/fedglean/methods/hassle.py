@@ -60,7 +60,7 @@ class Hassle(Method):
     batch: int = setting(128, "batch size", low=1)
     rate: float = setting(0.1, "learning rate", low=0)
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
-    view: str = setting("weak", "what is trained on", choices=("plain", "weak"))
+    view: str = setting("weak", "what is trained on", names="VIEWS")
     residual_decay: float = setting(
         0.0, "weight decay of the residual models (released code: 1e-4)", low=0
     )

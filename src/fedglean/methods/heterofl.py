@@ -64,9 +64,7 @@ class HeteroFL(Method):
     momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(5e-4, "weight decay", low=0)
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     def __post_init__(self) -> None:
         if not all(0 < share <= 1 for share in self.shares):

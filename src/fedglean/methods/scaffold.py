@@ -50,9 +50,7 @@ class Scaffold(Method):
     clip: float | None = setting(
         None, "largest norm of a gradient, before its correction", low=1e-6
     )
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SCAFFOLD", clients)

@@ -72,9 +72,7 @@ class FedAvg(Method):
     annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
     momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
     decay: float = setting(0.0, "weight decay", low=0)
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     @property
     def sgd(self) -> SGD:

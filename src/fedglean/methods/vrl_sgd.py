@@ -35,9 +35,7 @@ class VRLSGD(Method):
     warm_up: bool = setting(
         False, "a first round of one step, after which the corrections start out exact"
     )
-    view: str = setting(
-        "weak", "how images are seen in training", choices=("plain", "weak", "shift", "noise")
-    )
+    view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("VRL-SGD", clients)

@@ -26,6 +26,7 @@ from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kin
 from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.tree import Record
+from fedglean.version import __version__
 
 if TYPE_CHECKING:
     from fedglean.runs.experiment import Experiment
@@ -125,6 +126,7 @@ class RunFolder:
                 )
             write_whole(self._metrics_path, b"")
             return None
+        self._check_version()
         done, state, clients, notes = self.checkpoints.load(self.config().names.net)
         self._check_unchanged(notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
@@ -169,6 +171,15 @@ class RunFolder:
                 "start a new run"
             )
 
+    def _check_version(self) -> None:
+        """What a method keeps from round to round is another since 0.2, which notes its version."""
+        notes = self.checkpoints.notes()
+        if notes and "version" not in notes and not self.model_path.exists():
+            raise StorageError(
+                f"{self.path} was begun by fedglean 0.1, and only that ends it: pip install "
+                f"'fedglean<0.2', then 'fedglean resume {self.path}'; or start a new run"
+            )
+
     def _check_unchanged(self, seal: str) -> None:
         config = self.config()
         if seal != fingerprint(config):
@@ -192,6 +203,7 @@ class RunFolder:
                 "metrics_sha256": seal,
                 "config": fingerprint(config),
                 "split": self._split_seal,
+                "version": __version__,
             }
             self.checkpoints.stage(progress.done, progress.state, kept.states, kept.changed, notes)
             kept.changed.clear()
