@@ -9,7 +9,8 @@ from fedglean.report.plots import learning_curves
 from fedglean.report.tracker import OnRound, Track, Trackers, trackers_of
 from fedglean.runs.compare import Comparison, carry_out, named_methods
 from fedglean.runs.config import Config, configure
-from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.folder import RunFolder
+from fedglean.runs.kinds import Kind, kind_of, seeds_in
 from fedglean.runs.plan import Named, Plan, make_plan, read_record
 from fedglean.runs.run import Runs
 from fedglean.runs.seeds import resume as resume_one
@@ -81,7 +82,8 @@ def resume(
         raise StorageError(
             f"{folder} holds {kind.value}; 'fedglean resume {folder}' starts its hub again"
         )
-    names = Runs.of(folder).config.names
+    first = seeds_in(folder)[0] if kind is Kind.SEEDS else folder
+    names = RunFolder(first).config().names
     trackers = Trackers(trackers_of(track, names), on_round)
     if kind is Kind.SEEDS:
         return _with_pictures(resume_seeds(folder, trackers))

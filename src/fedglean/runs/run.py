@@ -252,6 +252,10 @@ class Runs:
         return self[0].predictors
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        return self[0].classes
+
+    @property
     def seconds(self) -> float:
         """Of all seeds together."""
         return sum(run.seconds for run in self)
