@@ -26,7 +26,7 @@ from fedglean.names import Names, installed
 from fedglean.runs.config import SECTIONS, configure, fingerprint, resolve, to_toml
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.rounds import Run, play_round
+from fedglean.runs.rounds import LiveRun, play_round
 from fedglean.schema import write
 from fedglean.testing import check_method
 from fedglean.testing.difference import difference
@@ -156,7 +156,7 @@ def edited(path: Path) -> None:
 def test_everything_of_ones_own_in_one_run(own: Path) -> None:
     result = fedglean.run("plain", use="own.py", **QUICK | {"rounds": 12})
     assert result.last.accuracy > 0.9
-    assert result.classes == ("rows", "columns")
+    assert result[0].classes == ("rows", "columns")
     assert result.predictors["model"].architecture.name == "hidden"
 
 
@@ -247,7 +247,7 @@ def test_runs_that_use_different_files_go_on_side_by_side(tmp_path: Path, own: P
     options = QUICK | {"strong": "inverted", "view": "strong"}
     alone = [fedglean.run("plain", use=file, **options) for file in (own, other)]
     configs = [configure("plain", use=file, **options) for file in (own, other)]
-    runs = [Run.new(prepare(config), None) for config in configs]
+    runs = [LiveRun.new(prepare(config), None) for config in configs]
     for number in range(1, 4):
         for each in runs:
             play_round(each.experiment, each.progress, number)
@@ -263,7 +263,7 @@ def test_comparisons_that_use_different_files_live_in_one_process(tmp_path: Path
     made = [
         fedglean.compare(["plain", "fedavg"], 1, use=use, out=use[:-3], **small) for use in files
     ]
-    again = [fedglean.resume_comparison(use[:-3]) for use in (*files, *files)]
+    again = [fedglean.resume(use[:-3]) for use in (*files, *files)]
     for before, after in zip((*made, *made), again, strict=True):
         assert before.rows == after.rows
     assert made[0].results["plain"][0].history != made[1].results["plain"][0].history
