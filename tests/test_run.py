@@ -13,8 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
+import fedglean
 from fedglean import tree
 from fedglean.data.federation import Truth
+from fedglean.data.sources import load
 from fedglean.errors import ConfigError, DataError, StorageError
 from fedglean.exchange.gate import Envelope
 from fedglean.exchange.states import ClientStates
@@ -26,7 +28,7 @@ from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.predict import predict
 from fedglean.runs.rounds import play_round, resume, run
-from fedglean.runs.run import Run, Score
+from fedglean.runs.run import Run, Runs, Score
 from fedglean.runs.trained import TrainedModel
 from fedglean.testing.engines import with_delivery
 
@@ -355,6 +357,18 @@ def test_what_is_no_image_is_named(result: Run, tmp_path: Path) -> None:
         predict(result.folder, [tmp_path / "text.png"])
     with pytest.raises(DataError, match=r"there is no image .*nowhere.png"):
         predict(result.folder, [tmp_path / "nowhere.png"])
+
+
+def test_a_result_labels_images_as_they_are_in_the_data_set(result: Run, tmp_path: Path) -> None:
+    assert result.folder is not None
+    dataset, runs = load("digits"), fedglean.open(result.folder)
+    assert isinstance(runs, Runs)
+    found = runs.predict(dataset.test_images)
+    right = [int(label) for label in found.labels] == dataset.test_labels.numpy()
+    assert right.mean() == pytest.approx(result.last.accuracy)
+    assert torch.allclose(found.probabilities.sum(1), torch.ones(360).double())
+    with pytest.raises(DataError, match="float32, 360 x 1 x 8 x 8"):
+        runs.predict(dataset.test_images / 255)
 
 
 def test_an_unfinished_run_has_no_model_yet(result: Run, tmp_path: Path) -> None:
