@@ -85,8 +85,10 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(
 
 
 def test_what_the_user_can_mend_refuses_the_run_before_its_first_round() -> None:
+    before = Noting()
     with pytest.raises(ConfigError, match="folder"):
-        fedglean.run("hub-only", track="page", **SMALL)
+        fedglean.run("hub-only", track=[before, "page"], **SMALL)
+    assert before.heard == [("begin", [0]), ("end", False)]
 
 
 def test_trackers_are_found_by_name_or_are_given() -> None:

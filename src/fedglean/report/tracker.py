@@ -50,7 +50,16 @@ class Trackers:
 
     def begin(self, runs: "Runs") -> None:
         self._lengths = {run.seed: len(run.history) for run in runs}
-        self._call("begin", runs)
+        waiting, self.trackers = self.trackers, []
+        for tracker in waiting:
+            try:
+                tracker.begin(runs)
+                self.trackers.append(tracker)
+            except FedgleanError:
+                self.end(runs)
+                raise
+            except Exception as error:
+                _warn(tracker, error)
 
     def round(self, runs: "Runs") -> None:
         """Tell what the histories have gained."""
@@ -59,25 +68,26 @@ class Trackers:
             if len(run.history) > self._lengths[run.seed]:
                 lines[run.seed] = run.history[-1]
                 self._lengths[run.seed] = len(run.history)
-        self._call("round", lines)
+        self._tell(lambda tracker: tracker.round(lines))
         if self.on_round is not None:
             self.on_round(lines)
 
     def end(self, runs: "Runs") -> None:
-        self._call("end", runs)
+        self._tell(lambda tracker: tracker.end(runs))
 
-    def _call(self, event: str, what: Any) -> None:
+    def _tell(self, event: Callable[[Tracker], None]) -> None:
         for tracker in tuple(self.trackers):
             try:
-                getattr(tracker, event)(what)
+                event(tracker)
             except Exception as error:
-                if event == "begin" and isinstance(error, FedgleanError):
-                    raise
                 self.trackers.remove(tracker)
-                name = type(tracker).__name__
-                logging.getLogger(__name__).warning(
-                    "the tracker %s failed and hears no more of the run: %s", name, error
-                )
+                _warn(tracker, error)
+
+
+def _warn(tracker: Tracker, error: Exception) -> None:
+    logging.getLogger(__name__).warning(
+        "the tracker %s failed and hears no more of the run: %s", type(tracker).__name__, error
+    )
 
 
 @dataclass(frozen=True)
