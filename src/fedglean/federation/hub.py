@@ -93,30 +93,28 @@ def _federate(
     out, device = options.out, torch.device(config.engine.device)
     images = hub_images(options.images)
     mailbox = Mailbox(carrier, options, images.classes, images.shape, _public_keys(options), tell)
-    roster = roster_of(config, options)
+    roster, asked = roster_of(config, options), set[int]()
     if roster is not None:
         mailbox.nodes.declared = roster.present
-        experiment = _experiment(config, images.to(device), roster, mailbox)
+        experiment = _experiment(config, images.to(device), roster, mailbox, asked)
         of_this(RunFolder(out).split(), experiment.dataset)
         run = LiveRun.found(experiment, RunFolder(out))
         tell(f"continuing after round {run.progress.done} of {config.rounds}")
     else:
         found = mailbox.enrol(config.gate.quorum)
         roster = Roster.begin(_name(config), options.branches, images.shape, found)
-        experiment = _experiment(config, images.to(device), roster, mailbox)
+        experiment = _experiment(config, images.to(device), roster, mailbox, asked)
         make_folder(out)
         roster.save(out)
         run = LiveRun.new(experiment, out)
-    placement = experiment.placement
-    assert isinstance(placement, Branches)
 
     def on_join(declaration: Declaration) -> None:
         roster.join(declaration, out)
         tell(f"branch {declaration.number} has joined, and takes part from now on")
 
     def show(lines: list[dict[str, Any]]) -> None:
-        on_round(lines[0], len(placement.asked))
-        placement.asked.clear()
+        on_round(lines[0], len(asked))
+        asked.clear()
 
     mailbox.nodes.on_join = on_join
     tell(
@@ -164,7 +162,10 @@ def _public_keys(options: HubOptions) -> Mapping[int, bytes] | None:
     return {number: public_key(path) for number, path in options.admit.items()}
 
 
-def _experiment(config: Config, images: HubImages, roster: Roster, mailbox: Mailbox) -> Experiment:
+def _experiment(
+    config: Config, images: HubImages, roster: Roster, mailbox: Mailbox, asked: set[int]
+) -> Experiment:
+    """Who is to train is noted in `asked`, for whoever tells of a round."""
     dataset, method = images.dataset(roster.branches), make_method(config)
     assert dataset.given is not None
     split, plan = of_this(dataset.given, dataset), RunPlan.of(config, dataset)
@@ -186,6 +187,7 @@ def _experiment(config: Config, images: HubImages, roster: Roster, mailbox: Mail
         plan=plan,
         run=roster.run,
         count=evaluator.count,
+        on_train=asked.update,
     )
     clients, gate = len(federation.declared), config.gate
     exchanger = Exchanger(placement, clients, config.engine.block, gate.quorum)
