@@ -54,12 +54,12 @@ from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
-from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.methods import METHODS
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder, commit
 from fedglean.runs.rounds import play_round

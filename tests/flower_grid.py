@@ -18,10 +18,10 @@ from fedglean.federation.branch import Branch
 from fedglean.federation.flower.apps import client_app_of
 from fedglean.federation.flower.carrier import FlowerCarrier
 from fedglean.federation.mailbox import Mailbox
-from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.runs.config import Config, configure
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import LiveRun, play

@@ -18,9 +18,9 @@ from fedglean.federation.flower.start_branch import supernode_command
 from fedglean.federation.flower.start_hub import superlink_command
 from fedglean.federation.journal import Journal, follow
 from fedglean.federation.keys import make_branch_key, make_hub_keys, public_key
-from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.report.hub_table import COLUMNS, render_row, row_of
 from fedglean.runs.config import configure, to_toml
+from fedglean.runs.deploy_options import Address, BranchOptions, HubOptions, read_admitted
 
 
 def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> None:

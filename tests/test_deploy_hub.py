@@ -31,13 +31,13 @@ from fedglean.federation.flower.start_branch import run_branch
 from fedglean.federation.flower.start_hub import run_hub
 from fedglean.federation.hub import federate, serve
 from fedglean.federation.letters import Declaration, Question, read, write
-from fedglean.federation.options import HubOptions
 from fedglean.method import Mixture
 from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
 from fedglean.report.hub_table import row_of
 from fedglean.report.page import page_data
 from fedglean.runs.config import Config, configure, to_toml
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.predict import predict
 from fedglean.runs.rounds import run

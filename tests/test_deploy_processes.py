@@ -27,8 +27,8 @@ from fedglean.federation.flower.processes import FlowerCommands
 from fedglean.federation.flower.start_branch import supernode_command
 from fedglean.federation.flower.start_hub import superlink_command
 from fedglean.federation.keys import HubKeys, make_branch_key, make_hub_keys
-from fedglean.federation.options import Address, BranchOptions, HubOptions
 from fedglean.runs.config import configure
+from fedglean.runs.deploy_options import Address, BranchOptions, HubOptions
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import LiveRun, play

@@ -12,17 +12,41 @@ IDS = [str(path.relative_to(SOURCE)) for path in FILES]
 METHOD_FILES = [path for path in FILES if path.parent.name == "methods"]
 ENGINE_FILES = [path for path in FILES if path.parent.name == "engine"]
 
-#: What a method may know beside its neighbours: the contract and pure pieces.
-METHODS_MAY_KNOW = {
-    "fedglean.method",
-    "fedglean.methods",
-    "fedglean.inputs.images",
-    "fedglean.errors",
-    "fedglean.losses",
-    "fedglean.models",
-    "fedglean.randomness",
-    "fedglean.optimiser",
-    "fedglean.tree",
+#: Every room (a folder, or a module of its own) and what it may import: rooms, or single modules of
+#: one. Whoever stands here imports from above; the exceptions are what a run tells to the outside.
+PURE = "errors inputs losses method models optimiser randomness schema tree uploads"
+ROOMS = {
+    "version": "",
+    "errors": "",
+    "randomness": "",
+    "schema": "errors",
+    "models": "errors randomness",
+    "tree": "errors models",
+    "optimiser": "models tree",
+    "losses": "models randomness tree",
+    "uploads": "errors tree",
+    "sealed": "errors models tree",
+    "inputs": "errors randomness",
+    "method": "inputs models optimiser randomness schema tree uploads",
+    "methods": "errors inputs.images losses method models optimiser randomness tree",
+    "data": "errors inputs method randomness sealed tree",
+    "exchange": "errors inputs method tree uploads",
+    "engine": f"{PURE} data.federation exchange sealed version",
+    "trust": "data.cache errors",
+    "studies": "",
+    "names": f"{PURE} data methods report.tracker studies trust",
+    "runs": f"{PURE} data engine exchange methods names report.page report.plots "
+    "report.tracker sealed trust version",
+    "report": "data errors names runs sealed trust",
+    "federation": f"{PURE} data engine exchange names runs sealed version",
+    "federation/flower": "data errors federation runs schema sealed",
+    "export": "errors method models names runs sealed",
+    "testing": f"{PURE} data engine exchange federation runs sealed",
+    "public": "errors method runs",
+    "__init__": "public version",
+    "cli": "__main__ data engine errors export federation federation/flower methods models names "
+    "report runs schema sealed studies trust version",
+    "__main__": "cli version",
 }
 #: Modules with random numbers that depend on what ran before.
 STATEFUL = ("random", "secrets", "uuid", "numpy.random")
@@ -123,10 +147,53 @@ def test_there_are_files_to_look_at() -> None:
     assert len(FILES) > 40 and len(METHOD_FILES) > 4 and len(ENGINE_FILES) > 3
 
 
-@pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
-def test_a_method_knows_the_contract_and_pure_pieces_only(path: Path) -> None:
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return "federation/flower" if parts[:2] == ("federation", "flower") else parts[0]
+
+
+def may_import(room: str, name: str) -> bool:
+    """Whether a full name is of the room itself, or of what its line lists."""
+    listed = [f"fedglean.{each.replace('/', '.')}" for each in [room, *ROOMS[room].split()]]
+    if not any(within(name, each) for each in listed):
+        return False
+    is_flower = within(name, "fedglean.federation.flower")
+    return not is_flower or "fedglean.federation.flower" in listed
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_a_room_imports_what_its_line_allows(path: Path) -> None:
     own = [name for name in imported(path) if within(name, "fedglean")]
-    assert not [name for name in own if not any(within(name, known) for known in METHODS_MAY_KNOW)]
+    assert not [name for name in own if not may_import(room_of(path), name)]
+
+
+def test_rooms_import_from_above_but_for_what_a_run_tells_to_the_outside() -> None:
+    assert set(ROOMS) == {room_of(path) for path in FILES}
+    upwards = []
+    for place, room in enumerate(ROOMS):
+        above = list(ROOMS)[:place]
+        upwards += [(room, each) for each in ROOMS[room].split() if each.split(".")[0] not in above]
+    assert set(upwards) == {
+        ("names", "report.tracker"),
+        ("runs", "report.page"),
+        ("runs", "report.plots"),
+        ("runs", "report.tracker"),
+        ("cli", "__main__"),
+    }
+
+
+def test_report_and_federation_do_not_know_each_other() -> None:
+    assert "federation" not in ROOMS["report"] and "report" not in ROOMS["federation"]
+    assert "report" not in ROOMS["federation/flower"]
+
+
+def test_a_class_name_is_used_once() -> None:
+    holders: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                holders.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert not {name: files for name, files in holders.items() if len(files) > 1}
 
 
 @pytest.mark.parametrize("path", METHOD_FILES, ids=lambda path: path.name)
@@ -153,20 +220,6 @@ def test_no_engine_names_a_method(path: Path) -> None:
     assert not [name for name in names if name in words]
 
 
-def test_the_contract_knows_no_engine_no_method_and_no_data_beyond_images() -> None:
-    for file in ("method.py", "optimiser.py", "losses.py", "randomness.py", "tree.py"):
-        known = [name for name in imported(SOURCE / file) if within(name, "fedglean")]
-        banned = ("engine", "methods", "runs", "report", "federation")
-        assert not [
-            name for name in known if any(within(name, f"fedglean.{part}") for part in banned)
-        ]
-        assert not [
-            name
-            for name in known
-            if within(name, "fedglean.data") and not within(name, "fedglean.inputs.images")
-        ]
-
-
 def test_hidden_labels_are_known_to_the_evaluator_and_to_who_hands_them_over() -> None:
     holders = {
         path.relative_to(SOURCE).as_posix() for path in FILES if "Truth" in "".join(imported(path))
@@ -181,22 +234,6 @@ def test_flower_is_known_to_the_rooms_that_speak_to_it_alone() -> None:
         if any(within(n, "flwr") for n in imported(path))
     }
     assert holders and all(holder.startswith("federation/flower/") for holder in holders)
-    assert rooms_that_know("fedglean.federation.flower") == {"federation/flower", "cli"}
-
-
-def test_a_federation_is_known_to_few_and_knows_no_report() -> None:
-    knowing = rooms_that_know("fedglean.federation")
-    assert knowing == {"federation", "federation/flower", "cli", "report", "testing"}
-    assert "federation" not in {room.split("/")[0] for room in rooms_that_know("fedglean.report")}
-
-
-def rooms_that_know(package: str) -> set[str]:
-    """Folders with a file that imports something of that package."""
-    return {
-        path.parent.relative_to(SOURCE).as_posix()
-        for path in FILES
-        if any(within(name, package) for name in imported(path))
-    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)

@@ -18,11 +18,11 @@ from fedglean.federation.flower.processes import need_flower
 from fedglean.federation.flower.start_branch import run_branch, supernode_command
 from fedglean.federation.flower.start_hub import run_hub
 from fedglean.federation.hub import read_start
-from fedglean.federation.options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.names import Names
 from fedglean.report.hub_table import render_row, row_of
 from fedglean.report.plots import learning_curves
 from fedglean.runs.config import Config, configure
+from fedglean.runs.deploy_options import Address, BranchOptions, HubOptions, read_admitted
 from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.run import Runs
 

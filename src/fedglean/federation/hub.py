@@ -25,12 +25,12 @@ from fedglean.federation.carrier import Carrier
 from fedglean.federation.journal import Journal, OnRound
 from fedglean.federation.letters import Declaration
 from fedglean.federation.mailbox import Mailbox
-from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.federation.roster import RemoteFederation, Roster
 from fedglean.inputs.images import Images
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment, settled_for
 from fedglean.runs.folder import RunFolder

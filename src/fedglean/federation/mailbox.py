@@ -13,7 +13,7 @@ from fedglean.exchange.gate import needed
 from fedglean.federation.carrier import Carrier, Undelivered
 from fedglean.federation.letters import Declaration
 from fedglean.federation.nodes import Nodes
-from fedglean.federation.options import HubOptions
+from fedglean.runs.deploy_options import HubOptions
 
 Answers = dict[int, list[bytes | Undelivered]]
 

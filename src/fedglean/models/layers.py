@@ -1,7 +1,7 @@
 """The words that the nets are written in.
 
 A net is one function of a `Layers` and the images. The same function is run first on no image at
-all, to learn which parameters it asks for and how each is drawn (`Plan`), and then for every
+all, to learn which parameters it asks for and how each is drawn (`NetPlan`), and then for every
 forward on the parameters of one model. So a net states its shapes once, and a forward is a few
 torch calls with no module to walk, swap or switch between modes.
 """
@@ -110,7 +110,7 @@ Net = Callable[[Layers, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetPlan:
     """What a net asked for: shape, draw and fan of each parameter, channels and positions of each
     norm layer.
 
@@ -140,7 +140,7 @@ class Plan:
         return x
 
 
-def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> Plan:
+def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> NetPlan:
     """Runs the net on a batch of no image, which costs nothing; on two images if it cannot do so.
 
     The meta device would do as well, but loads for a second.
@@ -151,8 +151,8 @@ def plan_of(net: Net, shape: Sequence[int], classes: int, width: float) -> Plan:
         return _planned(net, shape, classes, width, images=2)
 
 
-def _planned(net: Net, shape: Sequence[int], classes: int, width: float, images: int) -> Plan:
-    plan = Plan()
+def _planned(net: Net, shape: Sequence[int], classes: int, width: float, images: int) -> NetPlan:
+    plan = NetPlan()
     layers = Layers(classes, width, 0.0, plan.declare, plan.see)
     with torch.no_grad():
         logits: object = net(layers, torch.zeros(images, *shape, device="cpu"))

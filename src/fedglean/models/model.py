@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fedglean.errors import ConfigError, unknown
 from fedglean.models import norm as norms
-from fedglean.models.layers import Layers, Plan, plan_of
+from fedglean.models.layers import Layers, NetPlan, plan_of
 from fedglean.models.nets import MODELS, NetKind, net_of
 from fedglean.randomness import Key, fold_int
 
@@ -102,7 +102,7 @@ class Architecture:
     norm: str = "static"
     dropout: float = 0.0
     kind: NetKind = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
-    plan: Plan = field(init=False, repr=False, compare=False)
+    plan: NetPlan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kind = self.kind or net_of(self.name)

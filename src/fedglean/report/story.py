@@ -8,10 +8,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from fedglean.federation.options import HubOptions
 from fedglean.report.examine import ModelReport
 from fedglean.report.terminal import percent
 from fedglean.runs.config import Config
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.run import Runs, Score
 from fedglean.runs.verdict import (
     LABELS_ALONE,

@@ -32,7 +32,7 @@ class Watcher(ThreadingHTTPServer):
         self.folders, self.report, self.lock = folders, ModelReport(), Lock()
         self.mark, self.data = self._mark(), self._read()
         try:
-            super().__init__((HERE, port), Answer)
+            super().__init__((HERE, port), PageHandler)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"port {port} cannot be used ({error}); choose another, or 0 for any free one"
@@ -65,7 +65,7 @@ class Watcher(ThreadingHTTPServer):
         return digest(repr(states).encode())[:32]
 
 
-class Answer(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     """Answers GET, and nothing else."""
 
     server: Watcher

@@ -8,12 +8,12 @@ from pathlib import Path
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
-from fedglean.federation.options import HubOptions
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.federation.states import States
 from fedglean.inputs.images import Images
 from fedglean.method import Method
+from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.experiment import Experiment
 from fedglean.testing.play import FinalState, play
 from fedglean.testing.small_federation import with_own_stores

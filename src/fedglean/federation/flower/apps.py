@@ -15,7 +15,7 @@ from fedglean.data.party_folders import branch_images
 from fedglean.federation.branch import Branch
 from fedglean.federation.flower.carrier import FlowerCarrier, parts_of, reply_to
 from fedglean.federation.flower.watch import take_work
-from fedglean.federation.options import BranchOptions
+from fedglean.runs.deploy_options import BranchOptions
 
 
 def client_app_of(branch_in: Callable[[Context], Branch]) -> ClientApp:

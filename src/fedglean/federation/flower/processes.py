@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.federation.flower import supervised
-from fedglean.federation.options import Address
+from fedglean.runs.deploy_options import Address
 
 #: Nothing calls home, and nothing is installed.
 QUIET = {

@@ -18,7 +18,7 @@ from fedglean.federation.flower.processes import (
     need_flower,
 )
 from fedglean.federation.flower.watch import Watch
-from fedglean.federation.options import Address, BranchOptions, key_file
+from fedglean.runs.deploy_options import Address, BranchOptions, key_file
 from fedglean.sealed import hold, is_held, locked, make_folder, write_whole
 
 #: Seconds until a node is started again, at first and after many times.

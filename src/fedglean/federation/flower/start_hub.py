@@ -26,8 +26,8 @@ from fedglean.federation.flower.processes import (
 from fedglean.federation.hub import federate, hub_config, roster_of
 from fedglean.federation.journal import OnRound, follow
 from fedglean.federation.local import LocalCarrier
-from fedglean.federation.options import HubOptions, key_file
 from fedglean.runs.config import Config, to_toml
+from fedglean.runs.deploy_options import HubOptions, key_file
 from fedglean.sealed import locked, make_folder, write_whole
 
 
