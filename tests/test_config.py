@@ -340,3 +340,17 @@ def test_half_precision_without_compiled_steps_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"engine.half works only with compiled steps"):
         configure("semifl", half=True)
     assert configure("semifl", half=True, compile=True).engine.half
+
+
+def test_a_class_brings_defaults_along_and_a_name_may_have_others(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from dataclasses import dataclass\n"
+        "from fedglean.methods import Entry\n"
+        "from fedglean.methods.supervised import FedAvg\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedAvg):\n"
+        "    defaults = {'rounds': 7}\n\n\n"
+        "METHODS = {'mine': Mine, 'other': Entry(Mine, '', {'rounds': 9})}\n"
+    )
+    assert [configure(name, use=own).rounds for name in ("mine", "other")] == [7, 9]

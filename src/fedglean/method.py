@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -388,8 +388,10 @@ class Hub:
 
 class Method(ABC):
     """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must
-    be written.
+    be written. `defaults` are parts of a configuration in which it makes sense, on a laptop.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def start(self, make: Callable[..., Model]) -> Record:
         """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a

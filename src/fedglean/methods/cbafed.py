@@ -16,8 +16,9 @@ more exchanges where there are several (`warmup_rounds`). The paper's clients ha
 none; a partly labelled one is both here, first labelled, then unlabelled.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,12 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class CBAFed(Method):
     """Class-balanced adaptive pseudo-labels; the paper counts its rounds after the warm-up."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30,
+        "split": {"partition": "iid", "labels": "LU:3%", "clients": 10},
+        "settings": {"warmup_epochs": 101, "batch": 16},
+    }
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     warmup_rounds: int = setting(1, "first rounds, in which only labelled clients take part", low=1)

@@ -34,6 +34,12 @@ from fedglean.tree import Record, Tree
 class Central(Method):
     """All but the loss; `views` are what it sees of an unlabelled image."""
 
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "split": {"partition": "iid", "labels": "each:20", "clients": 1},
+        "settings": {"steps": 20, "batch": 20, "average": 0.95},
+    }
+
     labelled_view: ClassVar[str] = "weak"
     views: ClassVar[tuple[str, ...]]
 

@@ -6,8 +6,9 @@ parallel training and labels by batch is FedAvg+FixMatch (`fedavg-fixmatch-hub`)
 FedSGD+FixMatch, which exchanges gradients after every batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,19 @@ class FedFixMatch(Method):
     A fully labelled client does FedAvg and a partially labelled one FixMatch, as in HASSLE's
     baseline; an unlabelled one, which FixMatch alone would teach nothing, stays away.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30,
+        "split": {"partition": "iid", "labels": "each:6", "clients": 10},
+        "settings": {
+            "active": 1.0,
+            "epochs": 1,
+            "labelled_batch": 10,
+            "unlabelled_batch": 20,
+            "rate": 0.03,
+            "threshold": 0.9,
+        },
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(
@@ -112,6 +126,11 @@ class FedSGDFixMatch(Method):
     on a batch of their unlabelled images each, all at the same model, make one step of momentum at
     the hub. Labels at clients are not used.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "settings": {"active": 0.25, "threshold": 0.9, "steps": 10},
+    }
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     steps: int = setting(250, "steps per round, each an exchange with all of them", low=1)

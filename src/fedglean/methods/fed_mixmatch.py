@@ -6,8 +6,9 @@ an unlabelled one, which has nothing to mix its guesses with, stays away. Client
 number of images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,18 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class FedMixMatch(Method):
     """The weight of the unlabelled loss grows by rounds, from nothing in the first one."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30,
+        "split": {"partition": "iid", "labels": "each:6", "clients": 10},
+        "settings": {
+            "active": 1.0,
+            "epochs": 1,
+            "batch": 10,
+            "rate": 0.03,
+            "unlabelled_weight": 5.0,
+        },
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(

@@ -11,8 +11,9 @@ A client without labels learns from its teacher alone, one with all labels from 
 tested nowhere: what is averaged, by the number of images, is the students.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,13 @@ class FedMT(Method):
     """An epoch is one over all images of a client; the labelled ones are drawn once more beside
     them, and cycled.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 25,
+        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
+        "model": {"name": "mlp"},
+        "settings": {"rate": 0.1, "ramp_epochs": 20.0},
+    }
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(2, "local epochs", low=1)

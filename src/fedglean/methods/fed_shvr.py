@@ -13,9 +13,9 @@ model.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,6 +53,14 @@ class FedSHVR(Method):
     """Algorithm 1. Without `correct` Fed-SH (FedNova), without `normalise` Fed-SVR (VRL-SGD),
     without both FedAvg.
     """
+
+    # It, its floor and its ceiling meet on one split.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 25,
+        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
+        "model": {"name": "mlp"},
+        "settings": {"rate": 0.1, "ramp_epochs": 20.0, "perturb": "noise"},
+    }
 
     epochs: int = setting(2, "local epochs", low=1)
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)

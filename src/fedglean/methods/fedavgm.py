@@ -9,8 +9,9 @@ momentum that clients keep from visit to visit and all labels at the clients (`h
 its models all have the full width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedglean import tree
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
@@ -28,6 +29,12 @@ from fedglean.tree import Record
 @dataclass(frozen=True)
 class FedAvgM(Method):
     """V <- m V + (W - mean), W <- W - V at the hub; without momentum it is FedAvg."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {"active": 0.4, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"},
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)

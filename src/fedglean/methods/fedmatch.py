@@ -18,6 +18,7 @@ client's psi by itself, so secure aggregation is out of reach.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,22 @@ class FedMatch(Method):
     """Both scenarios of the paper: a step trains whichever part there is data for, and the hub
     comes first.
     """
+
+    # As published, the unlabelled terms are too weak to be seen within so few rounds.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "split": {"partition": "iid", "labels": "each:2", "clients": 20},
+        "settings": {
+            "epochs": 5,
+            "unlabelled_batch": 20,
+            "rate": 0.01,
+            "agreement_weight": 1.0,
+            "consistency_weight": 1.0,
+            "closeness_weight": 0.1,
+            "active": 0.4,
+            "helper_interval": 1,
+        },
+    }
 
     active: float = setting(0.05, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(1, "local epochs, over the labelled images where there are any", low=1)

@@ -12,8 +12,9 @@ Clients train on their unlabelled images; labels at clients are not used. Who is
 images with the model that was sent stays away, as in SemiFL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,11 @@ class FedMatchSemiFL(Method):
     """Clients first, then the hub, as the code has it: what is tested is what the next round's
     clients get.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "settings": {"active": 0.25, "threshold": 0.9},
+    }
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)

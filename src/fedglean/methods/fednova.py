@@ -12,8 +12,9 @@ A client sends its model as it is: the division is in its weight. With momentum 
 together the released code adds up both counts of gradients; here it is the exact count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +51,12 @@ class FedNova(Method):
     """Normalised averaging for SGD, with momentum, proximity or both at the clients, and momentum
     at the hub.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {"active": 0.4, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"},
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)

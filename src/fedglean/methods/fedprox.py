@@ -9,8 +9,9 @@ The pull also makes unfinished work safe to average. `stragglers` is the paper's
 some visits end after a random number of epochs, and count all the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -27,6 +28,19 @@ class FedProx(Method):
     """Algorithm 2, its local problem solved by so many epochs of SGD; without proximity it is
     FedAvg.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {
+            "active": 0.4,
+            "epochs": 2,
+            "batch": 32,
+            "rate": 0.1,
+            "view": "plain",
+            "proximity_weight": 0.1,
+        },
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)

@@ -15,8 +15,9 @@ else stays away.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -45,6 +46,13 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class FedRGD(Method):
     """Grouping-based averaging; with one group it is FedAvg with the hub as one more client."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "split": {"labels": "hub:100"},
+        "model": {"norm": "group"},
+        "settings": {"active": 0.2, "steps": 10, "batch": 10, "warm_up": 0.2},
+    }
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     groups: int = setting(2, "S: groups of clients", low=1)

@@ -9,8 +9,9 @@ A fully labelled client does FedAvg throughout, a partially labelled one both ph
 one joins in the second. Clients weigh by the images that they trained on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
@@ -23,6 +24,12 @@ class FedSem(Method):
     """The paper leaves open how long the first phase is; labels are guessed afresh at every
     visit.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 25,
+        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
+        "model": {"name": "mlp"},
+    }
 
     active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
     labels_only: float = setting(

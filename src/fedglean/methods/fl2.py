@@ -15,8 +15,9 @@ is kept (`annealed`). Pre-training at the hub comes first, in round 1; then each
 mean, hub, test. Labels that clients have themselves stay unused, as in SemiFL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,8 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class FL2(Method):
     """SemiFL without Mixup, with an adaptive threshold, flatness and weights by learning status."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40, "settings": {"active": 0.25}}
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     pretraining: int = setting(50, "epochs at the hub before the first clients are asked", low=0)

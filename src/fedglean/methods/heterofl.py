@@ -14,9 +14,9 @@ static batch norm.
 SemiFL's table has a row of this name in which all are of full width: that is `heterofl-semifl`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,20 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class HeteroFL(Method):
     """Algorithm 1 with the defaults of the released code."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {
+            "active": 0.4,
+            "epochs": 2,
+            "batch": 32,
+            "rate": 0.1,
+            "view": "plain",
+            "widths": "1,0.5,0.25",
+            "staircase": False,
+        },
+    }
 
     widths: str = setting(
         "1,0.5,0.25,0.125,0.0625", "shares of the channels, dealt out to the clients in turn"

@@ -22,8 +22,9 @@ The hub needs each client's rows one by one, so this method cannot be combined w
 aggregation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,6 +56,18 @@ class ProxyFL(Method):
     """FedAvg with FixMatch by global pseudo-labels, tuned proxies and a contrast over all
     images.
     """
+
+    # With fewer labels than four each, some seeds leave a class without any.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30,
+        "split": {"partition": "iid", "labels": "each:4", "clients": 20},
+        "settings": {
+            "epochs": 3,
+            "labelled_batch": 20,
+            "unlabelled_batch": 40,
+            "tuning_epochs": 20,
+        },
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(

@@ -15,8 +15,9 @@ without learns from its teacher.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,19 @@ class RSCFed(Method):
     """A client drawn into several subsets trains for each, from the same global model; its teacher
     goes on.
     """
+
+    # As published, the teacher is too weak to be seen within so few rounds.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "iid", "labels": "LU:3%", "clients": 10},
+        "settings": {
+            "epochs": 3,
+            "batch": 16,
+            "unlabelled_weight": 1.0,
+            "labelled_scale": 10.0,
+            "unlabelled_scale": 10.0,
+        },
+    }
 
     subsets: int = setting(3, "M: subsets of clients per round", low=1)
     subset_size: int = setting(5, "K: clients of a subset", low=1)

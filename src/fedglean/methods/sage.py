@@ -16,8 +16,9 @@ ones; a client without labels trains on the targets alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,13 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class Sage(Method):
     """FedAvg with FixMatch at clients, its pseudo-labels corrected by the global model."""
+
+    # With fewer labels than four each, some seeds leave a class without any.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 30,
+        "split": {"partition": "iid", "labels": "each:4", "clients": 20},
+        "settings": {"epochs": 3, "labelled_batch": 20, "unlabelled_batch": 40},
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(

@@ -14,8 +14,9 @@ different sizes have different numbers of epochs' steps. It is kept, and c chang
 is admitted: c stays the mean of the c_k.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from fedglean import tree
 from fedglean.method import (
@@ -40,6 +41,12 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class Scaffold(Method):
     """Algorithm 1 with option II; plain SGD, as momentum would be taken for gradients."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {"active": 0.4, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"},
+    }
 
     active: float = setting(0.2, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)

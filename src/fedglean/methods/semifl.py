@@ -6,8 +6,9 @@ Mixup; the hub averages. Defaults follow the released code, which clips gradient
 client's momentum from its last visit and averages clients with equal weights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -38,6 +39,11 @@ from fedglean.tree import Record, Tree
 @dataclass(frozen=True)
 class SemiFL(Method):
     """Algorithm 1; the switches are those of Tables 2, 3 and 5."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 40,
+        "settings": {"active": 0.25, "threshold": 0.9},
+    }
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)

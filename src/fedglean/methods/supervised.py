@@ -1,7 +1,8 @@
 """Supervised baselines: what the labels alone are worth, and what all labels would be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import (
@@ -18,6 +19,8 @@ from fedglean.tree import Record
 @dataclass(frozen=True)
 class HubTraining(Method):
     """Training at the hub alone: a round is so many epochs, and nothing is sent."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}
 
     epochs: int = setting(5, "epochs per round", low=1)
     batch: int = setting(10, "batch size", low=1)
@@ -64,6 +67,13 @@ class HubTraining(Method):
 @dataclass(frozen=True)
 class FedAvg(Method):
     """FedAvg (McMahan et al. 2017) on the labels that clients have, weighted by their number."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 25,
+        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
+        "model": {"name": "mlp"},
+        "settings": {"active": 1.0, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"},
+    }
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(5, "local epochs", low=1)

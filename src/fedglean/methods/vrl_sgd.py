@@ -1,4 +1,5 @@
 """VRL-SGD (Liang et al. 2019): local SGD in which every worker subtracts how its gradients differ
+from typing import Any, ClassVar
 from the mean.
 
 Everybody takes part in every round with the same number of steps, and then the printed recursion,
@@ -12,8 +13,9 @@ partially labelled client's other images and an unlabelled client count for noth
 statistics of static batch norm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedglean import tree
 from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
@@ -27,6 +29,12 @@ from fedglean.tree import Record
 @dataclass(frozen=True)
 class VRLSGD(Method):
     """Algorithm 1; with `warm_up` it is VRL-SGD-W."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rounds": 20,
+        "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
+        "settings": {"period": 10, "rate": 0.1, "view": "plain"},
+    }
 
     period: int = setting(20, "local steps per round, the same for all", low=1)
     batch: int = setting(32, "batch size", low=1)
