@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.engine.executor import Executor
+from fedglean.engine.kinds import EXECUTORS
 from fedglean.exchange.states import ClientStates
 from fedglean.runs.config import Config, configure
-from fedglean.runs.experiment import EXECUTORS, prepare, settled_for
+from fedglean.runs.experiment import prepare, settled_for
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 

@@ -159,7 +159,7 @@ def cell(name: str, model: str, nodes: int) -> dict[str, Any]:
 
 
 def small(name: str, model: str, nodes: int) -> Config:
-    known = {each.name for each in fields(METHODS[name].method)}  # type: ignore[arg-type]
+    known = {each.name for each in fields(METHODS[name].method)}
     return configure(
         name,
         model=model,

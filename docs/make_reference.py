@@ -257,6 +257,8 @@ def _fields(kind: Any, instead: Mapping[str, Any] | None = None) -> Iterator[tup
     """Default, values and meaning of every field that was made by `setting`."""
     hints, instead = get_type_hints(kind), instead or {}
     for field in fields(kind):
+        if field.metadata.get("is_beside"):
+            continue
         if "help" in field.metadata:
             default = _value(field.default)
             if field.name in instead and instead[field.name] != field.default:

@@ -1,7 +1,6 @@
 """A configuration is what its layers add up to, or one sentence about what is wrong with them."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from fedglean.runs.config import (
     resolve,
     to_toml,
 )
-from fedglean.schema import write
+from fedglean.schema import fields_of, write
 
 
 def test_a_method_alone_is_a_whole_configuration() -> None:
     config = resolve("semifl")
     assert config.method == "semifl"
-    assert config.settings.keys() == {field.name for field in fields(METHODS["semifl"].method)}
+    assert config.settings.keys() == set(fields_of(METHODS["semifl"].method))
     assert make_method(config) == METHODS["semifl"].method(**config.settings)
 
 
@@ -231,13 +230,7 @@ def test_an_unknown_option_gets_a_suggestion_from_options_and_settings() -> None
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_setting_of_a_method_hides_behind_an_option(name: str) -> None:
-    assert not {field.name for field in fields(METHODS[name].method)} & {
-        *FLAT,
-        *SECTIONS,
-        "method",
-        "preset",
-        "file",
-    }
+    assert not set(fields_of(METHODS[name].method)) & {*FLAT, *SECTIONS, "method", "preset", "file"}
 
 
 def test_flags_outdo_the_file_and_the_file_outdoes_the_preset(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_fedsgd_takes_one_step_of_momentum_along_the_hubs_and_the_clients_gradie
     )
     case = experiment(method, rounds=1)
     model = small_model()
-    memory = method.sgd.fresh_memory(model)
+    memory = method.sgd.init(model)
     talk = method.round(case.hub(1), Record(model=model, memory=memory))
     live = {name: value.clone().requires_grad_() for name, value in model.parameters.items()}
     optimiser = torch.optim.SGD(

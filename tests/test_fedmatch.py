@@ -307,7 +307,7 @@ def test_the_hub_of_semifls_form_clips_its_gradient_before_half_of_it_is_dropped
         zero + 0.03,
         torch.tensor(0),
     )
-    found, _, _ = method.hub_step(sigma, method.sgd.fresh_memory(sigma), labelled, {"psi": psi})
+    found, _, _ = method.hub_step(sigma, method.sgd.init(sigma), labelled, {"psi": psi})
     live = {name: weight.clone().requires_grad_() for name, weight in sigma.parameters.items()}
     output = Model(
         architecture, {name: weight + psi.parameters[name] for name, weight in live.items()}

@@ -122,7 +122,7 @@ def test_training_is_the_step_repeated_over_the_batches_with_mean_metrics() -> N
     sgd, start = SGD(0.1, momentum=0.9), model()
     request = Train(start, {"data": Stream(images(7), batch=3)}, loss, sgd, epochs=2)
     answer = LOOP.serve(request, 11)
-    live, memory, losses = start.for_training(), sgd.fresh_memory(start), []
+    live, memory, losses = start.for_training(), sgd.init(start), []
     for batch in batches(request, 11, LOOP.setting):
         live, memory, metrics = standard_step(loss, sgd)(live, memory, batch, {})
         losses.append(float(metrics["loss"]))
@@ -142,7 +142,7 @@ def test_training_is_the_step_repeated_over_the_batches_with_mean_metrics() -> N
 
 def test_training_leaves_what_it_started_from_alone() -> None:
     start = Architecture("cnn", (1, 4, 4), 3, width=0.25, norm="running").initial(1, torch.float64)
-    memory = SGD(0.1, momentum=0.9).fresh_memory(start)
+    memory = SGD(0.1, momentum=0.9).init(start)
     before = {path: leaf.clone() for path, leaf in tree.named([start, memory]).items()}
     LOOP.serve(
         Train(

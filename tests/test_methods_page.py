@@ -4,7 +4,7 @@ and keeps.
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fedglean.runs.config import FLAT, Config, configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
+from fedglean.schema import fields_of
 from fedglean.testing.engines import variant
 
 PAGE = (Path(__file__).parents[1] / "docs/methods.md").read_text("utf-8")
@@ -89,7 +90,7 @@ def test_a_setting_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_defaults_on_the_page_are_those_of_the_code(name: str) -> None:
     of_class, _ = parts_of(name)
-    defaults = {each.name: each.default for each in fields(METHODS[name].method)}  # type: ignore[arg-type]
+    defaults = {name: each.default for name, (each, _) in fields_of(METHODS[name].method).items()}
     assert of_class == {key: defaults[key] for key in of_class}
     assert of_class or "those of" in entries()[name]
 
@@ -138,7 +139,7 @@ SHORT |= {"pretraining": 0, "threshold": 0.0}
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_the_page_says_is_sent_and_kept_is_sent_and_kept(name: str) -> None:
-    known = [each.name for each in fields(METHODS[name].method)]  # type: ignore[arg-type]
+    known = list(fields_of(METHODS[name].method))
     short = {key: few for key, few in SHORT.items() if key in known}
     config = configure(name, rounds=2, executor="loop", evaluate_every=9, **short)
     experiment = variant(prepare(config), placement=Noting)

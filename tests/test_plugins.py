@@ -473,8 +473,8 @@ def test_a_mistake_in_the_file_is_one_sentence_with_its_line(
             "fedglean already has a method 'semifl'; choose another name",
         ),
         (
-            "(frozen=True)",
-            "",
+            "@dataclass(frozen=True)\nclass Plain",
+            "class Plain",
             "Plain is not a frozen dataclass; put @dataclass(frozen=True) above it",
         ),
         ("def round", "def rounds", "Plain does not define round"),

@@ -155,7 +155,7 @@ def test_the_loss_is_the_squared_difference_from_the_sharpened_teacher() -> None
 def test_the_teacher_is_the_mean_of_all_students_until_its_decay_is_reached() -> None:
     method, student = RSCFed(unlabelled_weight=5.0, teacher_decay=0.7), small_model(1)
     steps = torch.zeros((), dtype=torch.float64)
-    memory = {**method.sgd(0.0).fresh_memory(student), "teacher": small_model(2), "steps": steps}
+    memory = {**method.sgd(0.0).init(student), "teacher": small_model(2), "steps": steps}
     students, teachers = [], []
     for _ in range(4):
         student, memory, _ = method.step(student, memory, unlabelled_batch(pictures), {})

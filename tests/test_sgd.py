@@ -62,7 +62,7 @@ def torch_trained(
 def ours(
     model: Model, sgd: SGD, batches: list[Batch], frozen: dict[str, Any] | None = None
 ) -> Model:
-    step, memory = standard_step(loss, sgd), sgd.fresh_memory(model)
+    step, memory = standard_step(loss, sgd), sgd.init(model)
     for one in batches:
         model, memory, _ = step(model, memory, one, frozen or {})
     return model
@@ -132,8 +132,8 @@ def test_tensors_are_trained_like_models_alone_and_beside_them() -> None:
     def of_parts(parts: Any, batch: Batch, frozen: Any) -> Tensor:
         return loss(model.with_parameters({**rest, **parts}), batch, frozen)
 
-    whole, _, _ = standard_step(loss, sgd)(model, sgd.fresh_memory(model), one, {})
-    part, memory, _ = standard_step(of_parts, sgd)(head, sgd.fresh_memory(head), one, {})
+    whole, _, _ = standard_step(loss, sgd)(model, sgd.init(model), one, {})
+    part, memory, _ = standard_step(of_parts, sgd)(head, sgd.init(head), one, {})
     assert_close(part, {name: whole.parameters[name] for name in head})
     assert memory["momentum"].keys() == head.keys()
 
@@ -149,7 +149,7 @@ def test_tensors_are_trained_like_models_alone_and_beside_them() -> None:
 
 def test_what_cannot_be_trained_is_refused_in_a_sentence() -> None:
     with pytest.raises(TypeError, match="a model, a tensor or a dictionary of them, not a list"):
-        SGD(0.1, momentum=0.9).fresh_memory([MLP.initial(1)])
+        SGD(0.1, momentum=0.9).init([MLP.initial(1)])
 
 
 def test_running_statistics_advance_as_those_of_torchs_batch_norm() -> None:
@@ -178,12 +178,12 @@ def test_two_lanes_equal_two_separate_steps() -> None:
     corrections = [tree.map(lambda w: 0.1 * w, dict(model.parameters)) for model in models]
     step = standard_step(loss, sgd)
     alone = [
-        step(model, sgd.fresh_memory(model), one, {"correction": extra})
+        step(model, sgd.init(model), one, {"correction": extra})
         for model, one, extra in zip(models, batches, corrections, strict=True)
     ]
     stacked = [
         tree.map(lambda *leaves: torch.stack(leaves), *pair)
-        for pair in (models, [sgd.fresh_memory(model) for model in models], batches, corrections)
+        for pair in (models, [sgd.init(model) for model in models], batches, corrections)
     ]
     lifted = vmap(lambda m, v, b, c: step(m, v, b, {"correction": c}), randomness="error")(*stacked)
     for lane in range(2):

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from fedglean.inputs.images import Images, Predictions
 from fedglean.models import Architecture, Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import SGD, Optimiser, standard_step
 from fedglean.randomness import fold_int, order
 from fedglean.schema import setting as setting
 from fedglean.tree import Record, Tree
@@ -206,16 +206,16 @@ class Train(Request["Trained"]):
     """Train `models` for a number of steps, or for epochs of the first stream; the other streams
     cycle.
 
-    Usually a method gives `loss(models, batch, frozen)` and `sgd`; `step(models, memory, batch,
-    frozen)` replaces both. `memory` is what else changes by step (None: the optimiser starts anew),
-    `frozen` what does not. `rate` replaces the optimiser's rate, so that a schedule needs no other
-    optimiser.
+    Usually a method gives `loss(models, batch, frozen)` and an optimiser;
+    `step(models, memory, batch, frozen)` replaces both. `memory` is what else changes by step
+    (None: the optimiser starts anew), `frozen` what does not. `rate` replaces the optimiser's, so
+    that a schedule needs no other.
     """
 
     models: Tree
     streams: Mapping[str, Stream]
     loss: Loss | None = None
-    sgd: SGD | None = None
+    optimiser: Optimiser | None = None
     step: Step | None = None
     epochs: int | None = None
     steps: int | None = None
@@ -230,8 +230,8 @@ class Train(Request["Trained"]):
             )
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("Train needs either epochs or steps")
-        if self.step is None and (self.loss is None or self.sgd is None):
-            raise ValueError("Train needs a loss with sgd, or a step")
+        if self.step is None and (self.loss is None or self.optimiser is None):
+            raise ValueError("Train needs a loss with an optimiser, or a step")
         if self.step is None and not pytree.tree_leaves(self.models):
             raise ValueError("there is nothing to train: models holds no tensor")
 
@@ -244,15 +244,17 @@ class Train(Request["Trained"]):
 
     @property
     def learning_rate(self) -> float:
-        return self.rate if self.rate is not None else self.sgd.rate if self.sgd else 0.0
+        if self.rate is not None:
+            return self.rate
+        return self.optimiser.rate if self.optimiser else 0.0
 
     def stepper(self) -> Step:
-        return self.step or standard_step(self.loss, self.sgd)  # type: ignore[arg-type]
+        return self.step or standard_step(self.loss, self.optimiser)  # type: ignore[arg-type]
 
     def start_memory(self) -> Tree:
         if self.memory is not None:
             return self.memory
-        return self.sgd.fresh_memory(self.models) if self.sgd else {}
+        return self.optimiser.init(self.models) if self.optimiser else {}
 
 
 @dataclass(frozen=True)
@@ -386,12 +388,21 @@ class Hub:
         return sorted(pool[place] for place in drawn.tolist())
 
 
+@dataclass(frozen=True)
 class Method(ABC):
     """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must
     be written. `defaults` are parts of a configuration in which it makes sense, on a laptop.
+
+    `optimiser` is made by what the run names, with SGD's hyper-parameters; a method whose algebra
+    holds for SGD alone (`needs_sgd`) refuses any other.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
+    needs_sgd: ClassVar[bool] = False
+
+    optimiser: Callable[..., Optimiser] = field(
+        default=SGD, kw_only=True, repr=False, metadata={"is_beside": True}
+    )
 
     def start(self, make: Callable[..., Model]) -> Record:
         """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a

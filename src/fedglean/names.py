@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -28,11 +28,16 @@ from torch.nn import Module
 from fedglean.data.labels import LAYOUTS, LabelLayout
 from fedglean.data.partition import PARTITIONS, Partition, of_form
 from fedglean.data.sources import DATASETS, Source, source_of
+from fedglean.engine.executor import ExecutorKind
+from fedglean.engine.kinds import EXECUTORS, PLACEMENTS
+from fedglean.engine.placement import PlacementKind
 from fedglean.errors import ConfigError, UntrustedError, unknown
+from fedglean.exchange.aggregate import AGGREGATES, AggregateKind
 from fedglean.inputs.views import STRONG, VIEWS, Strong, View
 from fedglean.method import Method
 from fedglean.methods import METHODS, Entry
 from fedglean.models.nets import MODELS, WIDE, NetKind, net_of
+from fedglean.optimiser import OPTIMISERS, OptimiserKind
 from fedglean.report.tracker import TRACKERS, TrackerKind
 from fedglean.studies import Preset, Study
 from fedglean.trust import PLACE, digest_of, digest_of_place, is_trusted, remember
@@ -75,13 +80,15 @@ def _method(word: str, name: str, kind: Any) -> str | None:
     lacking = sorted(kind.__abstractmethods__)
     if lacking:
         return f"{kind.__name__} does not define {' and '.join(lacking)}"
-    if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+    if "__dataclass_params__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
         return f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
     try:
         hints = get_type_hints(kind)
     except Exception as error:  # an annotation may be any text
         return f"the types of {kind.__name__}'s settings cannot be read: {_sentence(error)}"
     for each in fields(kind):
+        if each.metadata.get("is_beside"):
+            continue
         if each.default is MISSING:
             return (
                 f"setting '{each.name}' of {kind.__name__} has no default; write {each.name} = "
@@ -144,6 +151,12 @@ TABLES: Mapping[str, Table] = {
     "VIEWS": Table("view", View, VIEWS),
     "STRONG": Table("strong augmentation", Strong, STRONG),
     "PRESETS": Table("preset", Preset, {}, _anything, form=r"[A-Za-z0-9][\w./-]*"),
+    "OPTIMISERS": Table("optimiser", OptimiserKind, OPTIMISERS),
+    "AGGREGATES": Table(
+        "aggregate", AggregateKind, AGGREGATES, find=partial(of_form, "aggregate"), form=_WITH_VALUE
+    ),
+    "EXECUTORS": Table("executor", ExecutorKind, EXECUTORS),
+    "PLACEMENTS": Table("placement", PlacementKind, PLACEMENTS),
     "TRACKERS": Table("tracker", TrackerKind, TRACKERS),
     "STUDIES": Table("table, figure or theorem", Study, {}, _anything),
 }

@@ -5,15 +5,35 @@ client, and liftable.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.models import Model
 from fedglean.tree import Tree
+
+
+class Optimiser(Protocol):
+    """A door: a frozen dataclass with a field `rate`, whose two functions are pure, for one client.
+
+    The rate that `update` gets is the step's; the field is only where a schedule begins.
+    `correction` is added to the gradient once it is clipped and decayed.
+    """
+
+    @property
+    def rate(self) -> float: ...
+
+    def init(self, models: Tree) -> dict[str, Tree]:
+        """What it remembers before the first step."""
+
+    def update(
+        self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
+    ) -> tuple[Tree, Tree]:
+        """New weights and memory."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +48,12 @@ class SGD:
     decay: float = 0.0
     clip: float | None = None
 
-    def fresh_memory(self, models: Tree) -> dict[str, Tree]:
+    def init(self, models: Tree) -> dict[str, Tree]:
         return {"momentum": tree.zeros(parameters(models))} if self.momentum else {}
 
     def update(
         self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
     ) -> tuple[Tree, Tree]:
-        """New weights and memory."""
         if self.clip is not None:
             gradient = clipped(gradient, self.clip)
         if self.decay:
@@ -52,9 +71,78 @@ class SGD:
                 )
             else:
                 gradient = velocity
-        return tree.map(
-            lambda w, g: torch.addcmul(w, g, rate.to(w.dtype), value=-1), weights, gradient
-        ), memory
+        return _stepped(weights, gradient, rate), memory
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW has it.
+
+    It takes SGD's hyper-parameters, so that it can stand in its place; momentum is its own.
+    """
+
+    rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+    clip: float | None = None
+    first: float = 0.9
+    second: float = 0.999
+    epsilon: float = 1e-8
+
+    def init(self, models: Tree) -> dict[str, Tree]:
+        weights = parameters(models)
+        like = pytree.tree_leaves(weights)[0]
+        return {
+            "mean": tree.zeros(weights),
+            "square": tree.zeros(weights),
+            "steps": like.new_zeros(()),
+        }
+
+    def update(
+        self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
+    ) -> tuple[Tree, Tree]:
+        if self.clip is not None:
+            gradient = clipped(gradient, self.clip)
+        if correction is not None:
+            gradient = tree.add(gradient, correction)
+        steps = memory["steps"] + 1
+        mean = tree.map(
+            lambda m, g: self.first * m + (1 - self.first) * g, memory["mean"], gradient
+        )
+        square = tree.map(
+            lambda v, g: self.second * v + (1 - self.second) * g * g, memory["square"], gradient
+        )
+        # Both begin at nothing, and are made up for that.
+        mean_share, square_share = 1 - self.first**steps, 1 - self.second**steps
+        direction = tree.map(
+            lambda m, v: m / mean_share / (torch.sqrt(v / square_share) + self.epsilon),
+            mean,
+            square,
+        )
+        decayed = tree.map(lambda w: w - rate.to(w.dtype) * self.decay * w, weights)
+        memory = memory | {"mean": mean, "square": square, "steps": steps}
+        return _stepped(decayed, direction, rate), memory
+
+
+def _stepped(weights: Tree, direction: Tree, rate: Tensor) -> Tree:
+    return tree.map(
+        lambda w, d: torch.addcmul(w, d, rate.to(w.dtype), value=-1), weights, direction
+    )
+
+
+@dataclass(frozen=True)
+class OptimiserKind:
+    """An optimiser under a name; it is made with SGD's rate, momentum, nesterov, decay and clip."""
+
+    make: Callable[..., Optimiser]
+    summary: str
+
+
+OPTIMISERS: Mapping[str, OptimiserKind] = {
+    "sgd": OptimiserKind(SGD, "stochastic gradient descent, with momentum as the method sets it"),
+    "adamw": OptimiserKind(AdamW, "Adam with decoupled weight decay; its rates are small: 1e-3"),
+}
 
 
 def clipped(gradient: Tree, largest: float) -> Tree:
@@ -90,17 +178,27 @@ def with_parameters(models: Tree, weights: Tree) -> Tree:
     return {name: with_parameters(part, weights[name]) for name, part in models.items()}
 
 
-def standard_step(loss: Callable[..., Any], sgd: SGD) -> Callable[..., Any]:
+def without_rate(optimiser: Optimiser) -> Optimiser:
+    """The optimiser whatever its rate: that comes with the batch, and makes no other step."""
+    return replace(optimiser, rate=0.0)  # type: ignore[type-var]
+
+
+def standard_step(loss: Callable[..., Any], optimiser: Optimiser) -> Callable[..., Any]:
     """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and a dictionary
     of metrics.
 
     The rate is taken from the batch, so that a schedule does not make another step of it.
     """
-    return partial(_step, loss, replace(sgd, rate=0.0))
+    return partial(_step, loss, without_rate(optimiser))
 
 
 def _step(
-    loss: Callable[..., Any], sgd: SGD, models: Tree, memory: Tree, batch: Any, frozen: Any
+    loss: Callable[..., Any],
+    optimiser: Optimiser,
+    models: Tree,
+    memory: Tree,
+    batch: Any,
+    frozen: Any,
 ) -> tuple[Tree, Tree, dict[str, Tensor]]:
     def objective(weights: Tree) -> tuple[Tensor, tuple[dict[str, Tensor], Tree]]:
         live = with_parameters(models, weights)
@@ -111,7 +209,7 @@ def _step(
         return value, ({"loss": value, **metrics}, live)
 
     gradient, (metrics, live) = grad(objective, has_aux=True)(parameters(models))
-    weights, memory = sgd.update(
+    weights, memory = optimiser.update(
         parameters(models), memory, gradient, batch.rate, frozen.get("correction")
     )
     return (

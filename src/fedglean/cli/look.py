@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from fedglean.report.terminal import names_table, percent, screen
 from fedglean.runs.config import configure, to_toml
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.predict import predict as judge
+from fedglean.schema import fields_of
 from fedglean.studies import Preset
 
 
@@ -141,7 +141,7 @@ def _settings_table(method: str, entry: Entry) -> Table:
     shown = entry.defaults.get("settings", {})
     rows = [
         (field.name, str(shown.get(field.name, field.default)), field.metadata.get("help", ""))
-        for field in fields(entry.method)  # type: ignore[arg-type]
+        for field, _ in fields_of(entry.method).values()
     ]
     return names_table(f"settings of {method}: --set NAME=VALUE", rows)
 

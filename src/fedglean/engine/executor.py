@@ -1,6 +1,7 @@
 """The door `executor`: how the requests of a block of parties are answered on one device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedglean.engine.batches import Setting
@@ -24,3 +25,11 @@ class Executor(Protocol):
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """The answers to requests of the hub, in order."""
+
+
+@dataclass(frozen=True)
+class ExecutorKind:
+    """An executor under a name; it is made of a `Setting`, anew in every worker process."""
+
+    make: Callable[[Setting], Executor]
+    summary: str

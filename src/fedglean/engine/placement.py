@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from fedglean.engine.clients import Clients
 from fedglean.exchange.aggregate import MEAN, Aggregate
@@ -21,6 +21,9 @@ from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Predictions
 from fedglean.uploads import Reply
 
+if TYPE_CHECKING:
+    from fedglean.runs.config import Config
+
 Observer = Callable[[Predictions], None]
 
 
@@ -35,6 +38,18 @@ class Placement(Protocol):
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
     ) -> Iterator[BlockResult]:
         """What the blocks come to, in their order; `states` are what the clients keep."""
+
+
+@dataclass(frozen=True)
+class PlacementKind:
+    """A placement under a name, made of the clients and the configuration of a run.
+
+    `check` refuses, before any work, a configuration that the placement cannot serve.
+    """
+
+    make: "Callable[[Clients, Config], Placement]"
+    summary: str
+    check: "Callable[[Config], None]" = lambda config: None
 
 
 @dataclass(frozen=True)

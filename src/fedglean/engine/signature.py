@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,12 +10,15 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.method import Apply, Predict, Statistics, Stream, Train
 from fedglean.models import Model
+from fedglean.optimiser import without_rate
 
 
 def signature_of(request: Any) -> Any:
     """Requests of one signature can be served together."""
     if isinstance(request, Train):
-        what = known(request.step) or (known(request.loss), replace(request.sgd, rate=0.0))  # type: ignore[type-var]
+        what = known(request.step)
+        if request.step is None and request.optimiser is not None:
+            what = known(request.loss), without_rate(request.optimiser)
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())

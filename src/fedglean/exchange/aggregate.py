@@ -5,7 +5,7 @@ blocks are merged in the order of client numbers, so neither completion order no
 workers can change a bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,6 +78,19 @@ class Mean:
 
 
 MEAN = Mean()
+
+
+@dataclass(frozen=True)
+class AggregateKind:
+    """An aggregate under a name; a form such as "trimmed:SHARE" is made with its value."""
+
+    make: Callable[..., Aggregate]
+    summary: str
+
+
+AGGREGATES: Mapping[str, AggregateKind] = {
+    "mean": AggregateKind(Mean, "the mean by weight, summed in float64")
+}
 
 
 def _accumulate(

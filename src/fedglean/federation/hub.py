@@ -32,7 +32,7 @@ from fedglean.inputs.images import Images
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.evaluate import Evaluator
-from fedglean.runs.experiment import Experiment, settled_for
+from fedglean.runs.experiment import Experiment, aggregate_of, settled_for
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Run
@@ -179,6 +179,7 @@ def _experiment(
     method.check(federation.declared, len(federation.hub))
     setting = plan.setting(config.names)
     evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
+    aggregate = aggregate_of(config)
     placement = Branches(
         mailbox,
         federation,
@@ -186,11 +187,12 @@ def _experiment(
         method=method,
         plan=plan,
         run=roster.run,
+        aggregate=aggregate,
         count=evaluator.count,
         on_train=asked.update,
     )
     clients, gate = len(federation.declared), config.gate
-    exchanger = Exchanger(placement, clients, config.engine.block, gate.quorum)
+    exchanger = Exchanger(placement, clients, config.engine.block, gate.quorum, aggregate)
     parts = dataset, split, federation, evaluator, Loop(setting), exchanger
     return Experiment(config, method, *parts)
 

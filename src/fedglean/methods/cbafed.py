@@ -40,7 +40,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD
+from fedglean.optimiser import Optimiser
 from fedglean.tree import Record, Tree
 
 
@@ -87,8 +87,8 @@ class CBAFed(Method):
     clip: float = setting(5.0, "largest norm of a gradient", low=1e-6)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, decay=self.decay, clip=self.clip)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate, self.momentum, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("CBAFed", clients)

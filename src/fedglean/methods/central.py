@@ -26,7 +26,7 @@ from fedglean.losses import moving_average
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import Optimiser, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -62,8 +62,10 @@ class Central(Method):
         """
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
+            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if len(clients) != 1 or not clients[0].labelled or not clients[0].unlabelled:
@@ -126,7 +128,7 @@ class Central(Method):
         )
 
     def fresh_memory(self, model: Model) -> dict[str, Tree]:
-        return self.sgd.fresh_memory(model)
+        return self.sgd.init(model)
 
     def frozen(self, me: Me, message: Record) -> dict[str, Tensor]:
         steps = torch.tensor([message.round - 1, message.rounds], dtype=torch.float64) * self.steps

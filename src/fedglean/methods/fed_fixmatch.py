@@ -25,7 +25,7 @@ from fedglean.methods.common import (
     with_statistics,
 )
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine
+from fedglean.optimiser import SGD, Optimiser, cosine
 from fedglean.tree import Record, Tree
 
 
@@ -87,7 +87,7 @@ class FedFixMatch(Method):
         )
 
     def training(self, me: Me, model: Model) -> Train:
-        sgd = SGD(self.rate, self.momentum, decay=self.decay)
+        sgd = self.optimiser(self.rate, self.momentum, decay=self.decay)
         streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
         if not len(me.unlabelled):
             return Train(
@@ -148,8 +148,8 @@ class FedSGDFixMatch(Method):
     clip: float = setting(1.0, "largest norm of the common gradient", low=1e-6)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
 
@@ -158,7 +158,7 @@ class FedSGDFixMatch(Method):
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        return Record(model=model, memory=self.sgd.fresh_memory(model))
+        return Record(model=model, memory=self.sgd.init(model))
 
     async def round(self, hub: Hub, state: Record) -> Record:
         model, memory = state.model, state.memory

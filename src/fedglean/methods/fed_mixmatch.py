@@ -17,7 +17,6 @@ from fedglean.losses import mixmatch_losses
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 
@@ -75,7 +74,7 @@ class FedMixMatch(Method):
                 **streams,
             }
             loss, frozen = self.loss, {"weight": torch.tensor(message.weight, dtype=torch.float64)}
-        sgd = SGD(self.rate, self.momentum, decay=self.decay)
+        sgd = self.optimiser(self.rate, self.momentum, decay=self.decay)
         trained = await Train(message.model, streams, loss, sgd, epochs=self.epochs, frozen=frozen)
         return Upload(
             model=trained.model,

@@ -22,7 +22,7 @@ from fedglean.losses import consistency, moving_average, ramp
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import Optimiser, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -60,8 +60,8 @@ class FedMT(Method):
     view: str = setting("noise", "what makes two copies of an image differ", names="VIEWS")
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate, self.momentum)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("Fed-MT", clients)
@@ -84,7 +84,7 @@ class FedMT(Method):
             streams,
             step=self.step,
             epochs=self.epochs,
-            memory={**self.sgd.fresh_memory(model), "teacher": teacher},
+            memory={**self.sgd.init(model), "teacher": teacher},
             frozen={"epochs_done": torch.tensor(float(message.epochs_done), dtype=torch.float64)},
             rate=self.rate,
         )

@@ -54,6 +54,7 @@ class FedSHVR(Method):
     without both FedAvg.
     """
 
+    needs_sgd: ClassVar[bool] = True
     # It, its floor and its ceiling meet on one split.
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 25,

@@ -22,7 +22,7 @@ from fedglean.methods.common import (
     with_statistics,
 )
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine
+from fedglean.optimiser import Optimiser, cosine
 from fedglean.tree import Record
 
 
@@ -53,8 +53,8 @@ class FedAvgM(Method):
     view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, self.nesterov and self.momentum > 0, self.decay, self.clip
         )
 

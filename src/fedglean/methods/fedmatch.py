@@ -44,7 +44,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import Optimiser, standard_step
 from fedglean.randomness import key, uniform
 from fedglean.tree import Record, Tree
 
@@ -57,6 +57,8 @@ class FedMatch(Method):
     comes first.
     """
 
+    #: Its two parts step one after the other, and without a memory.
+    needs_sgd: ClassVar[bool] = True
     # As published, the unlabelled terms are too weak to be seen within so few rounds.
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 40,
@@ -108,8 +110,8 @@ class FedMatch(Method):
     view: str = setting("plain", "how images are seen where not by the strong view", names="VIEWS")
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not hub_labels and not any(client.labelled for client in clients):

@@ -39,7 +39,7 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
-from fedglean.optimiser import SGD, clipped, cosine, standard_step
+from fedglean.optimiser import Optimiser, clipped, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -49,6 +49,8 @@ class FedMatchSemiFL(Method):
     clients get.
     """
 
+    #: Its two parts step one after the other, and without a memory.
+    needs_sgd: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 40,
         "settings": {"active": 0.25, "threshold": 0.9},
@@ -72,8 +74,8 @@ class FedMatchSemiFL(Method):
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
 
@@ -89,7 +91,7 @@ class FedMatchSemiFL(Method):
                 "'cnn'"
             )
         psi = with_kernels_of(psi, tree.zeros(psi))
-        memory, velocity = self.sgd.fresh_memory(sigma), tree.zeros(dict(psi.parameters))
+        memory, velocity = self.sgd.init(sigma), tree.zeros(dict(psi.parameters))
         return Record(
             sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi)
         )
@@ -137,7 +139,7 @@ class FedMatchSemiFL(Method):
             return None
         streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
         psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
-        memory = self.sgd.fresh_memory(psi) if me.state is None else me.state
+        memory = self.sgd.init(psi) if me.state is None else me.state
         trained = await Train(
             psi,
             streams,
@@ -162,7 +164,8 @@ class FedMatchSemiFL(Method):
         weights = dict(sigma.parameters)
         gradient, loss = grad_and_value(objective)(weights)
         gradient = tree.map(first_half, clipped(gradient, self.clip))
-        weights, memory = replace(self.sgd, clip=None).update(weights, memory, gradient, batch.rate)
+        unclipped = replace(self.sgd, clip=None)  # type: ignore[type-var]
+        weights, memory = unclipped.update(weights, memory, gradient, batch.rate)
         return (
             with_kernels_of(sigma.with_parameters(weights), sigma),
             memory,

@@ -52,6 +52,7 @@ class FedNova(Method):
     at the hub.
     """
 
+    needs_sgd: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 20,
         "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},
@@ -126,7 +127,7 @@ class FedNova(Method):
         trained = await Train(
             message.model,
             streams,
-            sgd=self.sgd,
+            optimiser=self.sgd,
             step=self.step,
             epochs=epochs,
             frozen=frozen,

@@ -19,7 +19,7 @@ from fedglean.losses import squared_distance
 from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, epochs_managed, need_labels_at_clients, supervised
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine
+from fedglean.optimiser import cosine
 from fedglean.tree import Record, Tree
 
 
@@ -69,7 +69,7 @@ class FedProx(Method):
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         sgd, epochs = (
-            SGD(self.rate, self.momentum, decay=self.decay),
+            self.optimiser(self.rate, self.momentum, decay=self.decay),
             epochs_managed(me, self.epochs, self.stragglers),
         )
         frozen = {"sent": message.model.parameters}

@@ -39,7 +39,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD
+from fedglean.optimiser import Optimiser
 from fedglean.tree import Record, Tree
 
 
@@ -69,15 +69,17 @@ class FedRGD(Method):
     decay: float = setting(1e-4, "weight decay", low=0)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
+            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay
+        )
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("FedRGD", hub_labels, instead="hassle")
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        memories = [self.sgd.fresh_memory(model)] * self.groups
+        memories = [self.sgd.init(model)] * self.groups
         return Record(model=model, means=[model] * self.groups, memories=memories)
 
     def rate_of(self, hub: Hub) -> float:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from fedglean.method import Declared, Hub, Me, Method, Predict, Stream, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, supervised
-from fedglean.optimiser import SGD
 from fedglean.tree import Record
 
 
@@ -57,6 +56,6 @@ class FedSem(Method):
         if not len(images):
             return None
         streams = {"labelled": Stream(images, view=self.view, batch=self.batch)}
-        sgd = SGD(self.rate, self.momentum, decay=self.decay)
+        sgd = self.optimiser(self.rate, self.momentum, decay=self.decay)
         trained = await Train(message.model, streams, supervised, sgd, epochs=self.epochs)
         return Upload(model=trained.model, weight=len(images), report=trained.metrics)

@@ -41,7 +41,7 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine
+from fedglean.optimiser import Optimiser, cosine
 from fedglean.tree import Record, Tree
 
 
@@ -73,8 +73,8 @@ class FL2(Method):
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
 
@@ -84,7 +84,7 @@ class FL2(Method):
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
         velocity = tree.zeros(dict(model.parameters))
-        return Record(model=model, velocity=velocity, memory=self.sgd.fresh_memory(model))
+        return Record(model=model, velocity=velocity, memory=self.sgd.init(model))
 
     async def round(self, hub: Hub, state: Record) -> Record:
         if hub.round == 1 and self.pretraining:

@@ -41,7 +41,6 @@ from fedglean.method import (
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD
 from fedglean.tree import Record, Tree
 
 DUALS = ("supervised", "unsupervised")
@@ -214,7 +213,7 @@ class Hassle(Method):
     def trainings(self, own: str, other: str, images: Images, message: Record) -> dict[str, Train]:
         """The dual model of one kind of data and its residual."""
         streams = {"images": Stream(images, view=self.view, batch=self.batch)}
-        sgd = SGD(self.rate, self.momentum)
+        sgd = self.optimiser(self.rate, self.momentum)
         other_dual = message.previous if self.released and own == "unsupervised" else message[other]
         frozen: dict[str, Any] = {
             "other": other_dual.parameters,
@@ -241,7 +240,7 @@ class Hassle(Method):
                 if own == "supervised"
                 else self.unsupervised_residual_loss
             )
-            decayed = SGD(self.rate, self.momentum, decay=self.residual_decay)
+            decayed = self.optimiser(self.rate, self.momentum, decay=self.residual_decay)
             name = f"{own}_residual"
             work[name] = Train(
                 message[name], streams, loss, decayed, steps=self.residual_steps, frozen=frozen

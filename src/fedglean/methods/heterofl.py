@@ -39,7 +39,6 @@ from fedglean.method import (
 )
 from fedglean.methods.common import need_labels_at_clients, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree
 
@@ -136,7 +135,7 @@ class HeteroFL(Method):
         known = one_hot(me.labelled.label, part.parameters["output.bias"]).amax(0)  # type: ignore[arg-type]
         known = known if self.mask else torch.ones_like(known)
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
-        sgd = SGD(self.rate, self.momentum, decay=self.decay, clip=self.clip)
+        sgd = self.optimiser(self.rate, self.momentum, decay=self.decay, clip=self.clip)
         trained = await Train(
             part,
             streams,

@@ -44,7 +44,7 @@ from fedglean.methods.proxies import (
     with_projections,
 )
 from fedglean.models import Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import Optimiser, standard_step
 from fedglean.randomness import fold_int, order
 from fedglean.tree import Record, Tree
 
@@ -96,8 +96,8 @@ class ProxyFL(Method):
     decay: float = setting(1e-4, "weight decay", low=0)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, decay=self.decay)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate, self.momentum, decay=self.decay)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("ProxyFL", clients)
@@ -180,10 +180,7 @@ class ProxyFL(Method):
         streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
         last = torch.tensor((self.epochs - 1) * steps, device=message.prior.device)
         frozen = {"global": message.model, "prior": message.prior, "last": last}
-        memory = {
-            "sgd": self.sgd.fresh_memory(message.model),
-            "counts": torch.zeros_like(message.prior),
-        }
+        memory = {"sgd": self.sgd.init(message.model), "counts": torch.zeros_like(message.prior)}
         trained = await Train(
             message.model,
             streams,

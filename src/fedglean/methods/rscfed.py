@@ -28,7 +28,7 @@ from fedglean.losses import consistency, moving_average
 from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
-from fedglean.optimiser import SGD, standard_step
+from fedglean.optimiser import Optimiser, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -72,8 +72,8 @@ class RSCFed(Method):
     labelled_scale: float = setting(100.0, "beta in a subset with a labelled client", low=0)
     unlabelled_scale: float = setting(1e4, "beta in a subset without one", low=0)
 
-    def sgd(self, rate: float) -> SGD:
-        return SGD(rate, self.momentum, decay=self.decay, clip=self.clip)
+    def sgd(self, rate: float) -> Optimiser:
+        return self.optimiser(rate, self.momentum, decay=self.decay, clip=self.clip)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
@@ -135,7 +135,7 @@ class RSCFed(Method):
         streams = {"images": Stream(me.unlabelled, view=("weak", "weak"), batch=self.batch)}
         if memory is None:
             steps = next(iter(model.parameters.values())).new_zeros(())
-            memory = {**self.sgd(0.0).fresh_memory(model), "teacher": model, "steps": steps}
+            memory = {**self.sgd(0.0).init(model), "teacher": model, "steps": steps}
         return Train(
             model,
             streams,

@@ -27,7 +27,7 @@ from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, one_ho
 from fedglean.method import Batch, Declared, Hub, Me, Method, Train, Upload, setting
 from fedglean.methods.common import averaged, need_labels_at_clients, pooled
 from fedglean.models import Model
-from fedglean.optimiser import SGD
+from fedglean.optimiser import Optimiser
 from fedglean.tree import Record, Tree
 
 
@@ -58,8 +58,8 @@ class Sage(Method):
     decay: float = setting(1e-4, "weight decay", low=0)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, decay=self.decay)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate, self.momentum, decay=self.decay)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SAGE", clients)

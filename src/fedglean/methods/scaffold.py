@@ -42,6 +42,7 @@ from fedglean.tree import Record, Tree
 class Scaffold(Method):
     """Algorithm 1 with option II; plain SGD, as momentum would be taken for gradients."""
 
+    needs_sgd: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 20,
         "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},

@@ -32,7 +32,7 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.methods.fedrgd import group, mean_with
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine, standard_step
+from fedglean.optimiser import Optimiser, cosine, standard_step
 from fedglean.tree import Record, Tree
 
 
@@ -92,8 +92,8 @@ class SemiFL(Method):
             raise ConfigError("labels_from = 'batch' has no fixed labels to mix; set mixup = false")
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
 
@@ -102,7 +102,7 @@ class SemiFL(Method):
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        memory = self.sgd.fresh_memory(model)
+        memory = self.sgd.init(model)
         return Record(
             model=model, velocity=tree.zeros(dict(model.parameters)), memory=memory, tested=model
         )

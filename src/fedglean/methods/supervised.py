@@ -12,7 +12,7 @@ from fedglean.methods.common import (
     with_statistics,
 )
 from fedglean.models import Model
-from fedglean.optimiser import SGD, cosine
+from fedglean.optimiser import Optimiser, cosine
 from fedglean.tree import Record
 
 
@@ -32,8 +32,8 @@ class HubTraining(Method):
     clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(
+    def sgd(self) -> Optimiser:
+        return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
 
@@ -42,7 +42,7 @@ class HubTraining(Method):
 
     def start(self, make: Callable[..., Model]) -> Record:
         model = make("model")
-        return Record(model=model, memory=self.sgd.fresh_memory(model))
+        return Record(model=model, memory=self.sgd.init(model))
 
     async def round(self, hub: Hub, state: Record) -> Record:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
@@ -85,8 +85,8 @@ class FedAvg(Method):
     view: str = setting("weak", "how images are seen in training", names="VIEWS")
 
     @property
-    def sgd(self) -> SGD:
-        return SGD(self.rate, self.momentum, decay=self.decay)
+    def sgd(self) -> Optimiser:
+        return self.optimiser(self.rate, self.momentum, decay=self.decay)
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvg", clients)

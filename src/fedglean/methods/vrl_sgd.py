@@ -30,6 +30,7 @@ from fedglean.tree import Record
 class VRLSGD(Method):
     """Algorithm 1; with `warm_up` it is VRL-SGD-W."""
 
+    needs_sgd: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 20,
         "split": {"partition": "dirichlet:0.1", "labels": "all", "clients": 10},

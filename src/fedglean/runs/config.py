@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class SplitConfig:
 class ModelConfig:
     name: str = setting("cnn", "the model, one of `fedglean list models`", option="model")
     norm: str = setting("static", "the model's normalisation, such as group")
+    optimiser: str | None = setting(None, "an optimiser in the place of the method's, as adamw")
     dropout: float = setting(
         0.0,
         "share of hidden units that mlp drops; only for fed-shvr with perturb = dropout",
@@ -75,19 +76,17 @@ class GateConfig:
     stretch: float = setting(
         100.0, "how far an upload may be from what was sent, relative to it", low=0
     )
+    aggregate: str | None = setting(None, "how uploads become one, in the place of their mean")
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     executor: str = setting(
-        "auto",
-        "train clients one by one (loop), side by side (stack), or as is faster (auto)",
-        choices=("auto", "loop", "stack"),
+        "auto", "train clients one by one (loop), side by side (stack), or as is faster (auto)"
     )
     placement: str = setting(
         "here",
         "where clients train: in this process (here), one per core (workers), a cluster (ray)",
-        choices=("here", "workers", "ray"),
     )
     workers: int = setting(
         0, "processes; 0 means one per core, on CUDA one per GPU, on ray one per CPU", low=0
@@ -155,7 +154,13 @@ NAMED: Mapping[str, str] = {
     "split.partition": "PARTITIONS",
     "split.labels": "LAYOUTS",
     "strong": "STRONG",
+    "model.optimiser": "OPTIMISERS",
+    "gate.aggregate": "AGGREGATES",
+    "engine.executor": "EXECUTORS",
+    "engine.placement": "PLACEMENTS",
 }
+#: Stands for the faster executor, which is found out.
+AUTO = "auto"
 
 
 def _short_names() -> dict[str, str]:
@@ -256,8 +261,16 @@ def make_method(config: Config) -> Method:
     """The method with the configuration's settings; it may refuse settings that do not go
     together.
     """
-    method: Method = config.names.find("METHODS", config.method).method(**config.settings)
-    return method
+    names, chosen = config.names, config.model.optimiser
+    method: Method = names.find("METHODS", config.method).method(**config.settings)
+    if chosen is None:
+        return method
+    if method.needs_sgd and chosen != "sgd":
+        raise ConfigError(
+            f"{config.method} holds for steps of SGD alone and cannot train with '{chosen}'; leave "
+            "out the optimiser"
+        )
+    return replace(method, optimiser=names.find("OPTIMISERS", chosen).make)
 
 
 #: What makes no difference to a result, and neither to whether a run can go on.
@@ -275,7 +288,8 @@ def fingerprint(config: Config) -> str:
     """
     parts = write(config)
     del parts["use"]
-    if code := config.names.digests(_chosen(config)):
+    counts = [pair for pair in _chosen(config) if pair[0] != "PLACEMENTS"]
+    if code := config.names.digests(counts):
         parts["use"] = code
     for path in INDIFFERENT:
         del parts["engine"][path.removeprefix("engine.")]
@@ -329,7 +343,7 @@ def _with_imports(names: Names, layers: Sequence[Layer], foreign: Layer | None) 
     """With what is named by the module that holds it."""
     for key, table in NAMED.items():
         name, layer = _strongest(key, layers)
-        if isinstance(name, str):
+        if isinstance(name, str) and name != AUTO:
             names = names.importing(table, name, is_own=layer is not foreign)
     return names
 
@@ -362,11 +376,16 @@ def _with_places(layer: Layer, folder: Path) -> Layer:
 
 def _chosen(config: Config) -> list[tuple[str, str]]:
     """All that it names, settings of its method included, each with its table."""
-    found = [(table, attrgetter(key)(config)) for key, table in NAMED.items()]
+    found: list[tuple[str, str]] = []
+    for key, table in NAMED.items():
+        chosen = attrgetter(key)(config)
+        if chosen is not None and chosen != AUTO:
+            found.append((table, chosen))
     if not config.names.is_closed_to("METHODS", config.method):
-        for each in fields(config.names.find("METHODS", config.method).method):
-            if table := each.metadata.get("names"):
-                found.append((table, config.settings[each.name]))
+        method = config.names.find("METHODS", config.method).method
+        for each, _ in fields_of(method).values():
+            if each.metadata.get("names"):
+                found.append((each.metadata["names"], config.settings[each.name]))
     return found
 
 
@@ -403,7 +422,7 @@ def _refuse_ignored(config: Config, given: Layer) -> None:
 
 def settings_of(method: str, names: Names) -> list[str]:
     """The names of a method's settings."""
-    return [each.name for each in fields(names.find("METHODS", method).method)]
+    return list(fields_of(names.find("METHODS", method).method))
 
 
 def _refuse_hidden(method: str, names: Names) -> None:

@@ -2,11 +2,10 @@
 that serves.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -21,24 +20,17 @@ from fedglean.data.split_file import fitted, load_split
 from fedglean.engine.auto import faster
 from fedglean.engine.batches import Setting
 from fedglean.engine.clients import Clients
-from fedglean.engine.device import chosen_device, settle, settled
+from fedglean.engine.device import chosen_device, settled
 from fedglean.engine.executor import Executor
-from fedglean.engine.loop import Loop
-from fedglean.engine.on_gpus import GpuPool
-from fedglean.engine.placement import Exchanger, Here, Placement
-from fedglean.engine.pool import ForkedPool, WorkerPool
-from fedglean.engine.stack import Stack
-from fedglean.engine.workers import Workers, check_workers
-from fedglean.errors import ConfigError
+from fedglean.engine.placement import Exchanger, Placement
+from fedglean.exchange.aggregate import MEAN, Aggregate
 from fedglean.inputs.views import Recipe
 from fedglean.method import Hub, Method
 from fedglean.models import Architecture, Model
 from fedglean.randomness import fold_int
-from fedglean.runs.config import Config, EngineConfig, make_method
+from fedglean.runs.config import AUTO, Config, make_method
 from fedglean.runs.evaluate import Evaluator
 from fedglean.tree import Record
-
-EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "stack": Stack}
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ def prepare_seeds(
     can share a stack. A data set that is there already is not loaded again.
     """
     device = chosen_device(config.engine.device)
-    _check_placement(config.engine, device)
+    config.names.find("PLACEMENTS", config.engine.placement).check(config)
     method = make_method(config)
     dataset = dataset or dataset_of(config)
     configs = [replace(config, seed=seed) for seed in seeds]
@@ -111,17 +103,19 @@ def prepare_seeds(
         method.check(federation.declared, len(federation.hub))
     setting = _setting(config, dataset, device)
     chosen = _executor(config, dataset, divided[0][0], setting)
-    executor = EXECUTORS[chosen](setting)
+    executor = config.names.find("EXECUTORS", chosen).make(setting)
+    aggregate = aggregate_of(config)
     experiments = []
     for each, split, (federation, truth) in zip(configs, splits, divided, strict=True):
         settled = replace(each, engine=replace(each.engine, executor=chosen))
         evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
-        clients = Clients(federation, executor, each.gate.stretch)
+        clients = Clients(federation, executor, each.gate.stretch, aggregate)
         exchanger = Exchanger(
-            _placement(settled, clients),
+            config.names.find("PLACEMENTS", config.engine.placement).make(clients, settled),
             len(federation.declared),
             each.engine.block,
             each.gate.quorum,
+            aggregate,
             observe=evaluator.watch,
         )
         parts = dataset, split, federation, evaluator, executor, exchanger
@@ -160,7 +154,7 @@ def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
 
 def _executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> str:
     """The executor's name; `auto` replaced by what it stands for here."""
-    if config.engine.executor != "auto":
+    if config.engine.executor != AUTO:
         return config.engine.executor
     pools = [
         mine if len(mine) else its
@@ -170,38 +164,15 @@ def _executor(config: Config, dataset: Dataset, federation: Federation, setting:
     return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
 
 
-def _check_placement(engine: EngineConfig, device: torch.device) -> None:
-    if engine.placement != "here":
-        check_workers(device, engine.threads, engine.placement)
-    if engine.placement == "ray" and find_spec("ray") is None:
-        raise ConfigError(
-            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use "
-            "placement 'workers'"
-        )
-
-
-def _placement(config: Config, clients: Clients) -> Placement:
-    engine = config.engine
-    if engine.placement == "here":
-        return Here(clients)
-    return Workers(clients, engine.block, engine.workers, _pool(config))
-
-
-def _pool(config: Config) -> Callable[[], WorkerPool]:
-    if config.engine.placement == "ray":
-        from fedglean.engine.on_ray import RayPool
-
-        return RayPool
-    if chosen_device(config.engine.device).type == "cpu":
-        return ForkedPool
-    return partial(GpuPool, partial(_begun_afresh, config))
-
-
-def _begun_afresh(config: Config) -> None:
-    """What a process must do that did not begin as a copy of this one; with its configuration it
-    has read the file that it uses.
-    """
-    settle(chosen_device(config.engine.device), config.engine.threads, config.engine.deterministic)
+def aggregate_of(config: Config) -> Aggregate:
+    """How a run combines uploads."""
+    name = config.gate.aggregate
+    if name is None:
+        return MEAN
+    _, _, value = name.partition(":")
+    make = config.names.find("AGGREGATES", name).make
+    found: Aggregate = make(value) if value else make()
+    return found
 
 
 def divide_up(config: Config, dataset: Dataset) -> Split:

@@ -3,7 +3,6 @@
 import functools
 import multiprocessing
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +19,7 @@ from fedglean.engine.workers import Workers
 from fedglean.inputs.images import Images
 from fedglean.method import Apply, Mixture, Predict, Statistics, Train
 from fedglean.runs.evaluate import logits
+from fedglean.schema import fields_of
 from fedglean.testing.branches import play_at_branches
 from fedglean.testing.difference import difference
 from fedglean.testing.engines import AsBytes, Backwards, TwoLanes, variant
@@ -39,11 +39,13 @@ Check = Callable[[Trial], None]
 def check_settings(trial: Trial) -> None:
     """A method is a frozen dataclass whose fields are numbers, text, true or false."""
     kind = type(trial.method)
-    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen
+    parameters = vars(kind).get("__dataclass_params__")
+    frozen = parameters is not None and parameters.frozen
     assert frozen, (
         f"{kind.__name__} is not a frozen dataclass; put @dataclass(frozen=True) above it"
     )
-    for name, value in vars(trial.method).items():
+    for name in fields_of(kind):
+        value = getattr(trial.method, name)
         plain = value is None or isinstance(value, bool | int | float | str)
         assert plain, (
             f"setting '{name}' is a {type(value).__name__}; settings must be numbers, text, true "

@@ -1,0 +1,71 @@
+"""The package's own executors and placements, by name."""
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from fedglean.engine.clients import Clients
+from fedglean.engine.device import chosen_device, settle
+from fedglean.engine.executor import ExecutorKind
+from fedglean.engine.loop import Loop
+from fedglean.engine.on_gpus import GpuPool
+from fedglean.engine.placement import Here, Placement, PlacementKind
+from fedglean.engine.pool import ForkedPool
+from fedglean.engine.stack import Stack
+from fedglean.engine.workers import Workers, check_workers
+from fedglean.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedglean.runs.config import Config
+
+EXECUTORS: Mapping[str, ExecutorKind] = {
+    "loop": ExecutorKind(Loop, "one client after the other: the reference"),
+    "stack": ExecutorKind(Stack, "the clients of a block side by side, as one tensor program"),
+}
+
+
+def _here(clients: Clients, config: "Config") -> Placement:
+    return Here(clients)
+
+
+def _workers(clients: Clients, config: "Config") -> Placement:
+    engine = config.engine
+    if chosen_device(engine.device).type == "cpu":
+        return Workers(clients, engine.block, engine.workers, ForkedPool)
+    pool = partial(GpuPool, partial(_settle_again, config))
+    return Workers(clients, engine.block, engine.workers, pool)
+
+
+def _ray(clients: Clients, config: "Config") -> Placement:
+    from fedglean.engine.on_ray import RayPool
+
+    return Workers(clients, config.engine.block, config.engine.workers, RayPool)
+
+
+def _settle_again(config: "Config") -> None:
+    """What a process must do that did not begin as a copy of this one; with its configuration it
+    has read the file that it uses.
+    """
+    engine = config.engine
+    settle(chosen_device(engine.device), engine.threads, engine.deterministic)
+
+
+def _check_workers(config: "Config") -> None:
+    check_workers(chosen_device(config.engine.device), config.engine.threads, "workers")
+
+
+def _check_ray(config: "Config") -> None:
+    check_workers(chosen_device(config.engine.device), config.engine.threads, "ray")
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use "
+            "placement 'workers'"
+        )
+
+
+PLACEMENTS: Mapping[str, PlacementKind] = {
+    "here": PlacementKind(_here, "in this process"),
+    "workers": PlacementKind(_workers, "in one process a core, on CUDA one a GPU", _check_workers),
+    "ray": PlacementKind(_ray, "on the machines of a Ray cluster", _check_ray),
+}
