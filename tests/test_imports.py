@@ -34,7 +34,7 @@ ROOMS = {
     "engine": f"{PURE} data.federation exchange sealed version",
     "trust": "data.cache errors",
     "studies": "",
-    "names": f"{PURE} data methods report.tracker studies trust",
+    "names": f"{PURE} data engine exchange methods report.tracker studies trust",
     "runs": f"{PURE} data engine exchange methods names report.page report.plots "
     "report.tracker sealed trust version",
     "report": "data errors names runs sealed trust",

@@ -3,21 +3,17 @@
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from fedglean.engine.clients import Clients
 from fedglean.engine.device import chosen_device, settle
 from fedglean.engine.executor import ExecutorKind
 from fedglean.engine.loop import Loop
 from fedglean.engine.on_gpus import GpuPool
-from fedglean.engine.placement import Here, Placement, PlacementKind
+from fedglean.engine.placement import Here, Placement, PlacementKind, RunConfig
 from fedglean.engine.pool import ForkedPool
 from fedglean.engine.stack import Stack
 from fedglean.engine.workers import Workers, check_workers
 from fedglean.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedglean.runs.config import Config
 
 EXECUTORS: Mapping[str, ExecutorKind] = {
     "loop": ExecutorKind(Loop, "one client after the other: the reference"),
@@ -25,11 +21,11 @@ EXECUTORS: Mapping[str, ExecutorKind] = {
 }
 
 
-def _here(clients: Clients, config: "Config") -> Placement:
+def _here(clients: Clients, config: RunConfig) -> Placement:
     return Here(clients)
 
 
-def _workers(clients: Clients, config: "Config") -> Placement:
+def _workers(clients: Clients, config: RunConfig) -> Placement:
     engine = config.engine
     if chosen_device(engine.device).type == "cpu":
         return Workers(clients, engine.block, engine.workers, ForkedPool)
@@ -37,13 +33,13 @@ def _workers(clients: Clients, config: "Config") -> Placement:
     return Workers(clients, engine.block, engine.workers, pool)
 
 
-def _ray(clients: Clients, config: "Config") -> Placement:
+def _ray(clients: Clients, config: RunConfig) -> Placement:
     from fedglean.engine.on_ray import RayPool
 
     return Workers(clients, config.engine.block, config.engine.workers, RayPool)
 
 
-def _settle_again(config: "Config") -> None:
+def _settle_again(config: RunConfig) -> None:
     """What a process must do that did not begin as a copy of this one; with its configuration it
     has read the file that it uses.
     """
@@ -51,11 +47,11 @@ def _settle_again(config: "Config") -> None:
     settle(chosen_device(engine.device), engine.threads, engine.deterministic)
 
 
-def _check_workers(config: "Config") -> None:
+def _check_workers(config: RunConfig) -> None:
     check_workers(chosen_device(config.engine.device), config.engine.threads, "workers")
 
 
-def _check_ray(config: "Config") -> None:
+def _check_ray(config: RunConfig) -> None:
     check_workers(chosen_device(config.engine.device), config.engine.threads, "ray")
     if find_spec("ray") is None:
         raise ConfigError(

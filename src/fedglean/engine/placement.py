@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Any, Protocol, Self
 
 from fedglean.engine.clients import Clients
 from fedglean.exchange.aggregate import MEAN, Aggregate
@@ -21,9 +21,8 @@ from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Predictions
 from fedglean.uploads import Reply
 
-if TYPE_CHECKING:
-    from fedglean.runs.config import Config
-
+#: A run's `Config`, which this room lies below.
+RunConfig = Any
 Observer = Callable[[Predictions], None]
 
 
@@ -47,9 +46,9 @@ class PlacementKind:
     `check` refuses, before any work, a configuration that the placement cannot serve.
     """
 
-    make: "Callable[[Clients, Config], Placement]"
+    make: Callable[[Clients, RunConfig], Placement]
     summary: str
-    check: "Callable[[Config], None]" = lambda config: None
+    check: Callable[[RunConfig], None] = lambda config: None
 
 
 @dataclass(frozen=True)
