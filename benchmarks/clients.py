@@ -41,7 +41,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedglean.engine.batches import Deck, Lane, Setting
+from fedglean.engine.batches import Batcher, Lane, Setting
 from fedglean.engine.executor import Executor
 from fedglean.engine.loop import Loop
 from fedglean.engine.task import Call, Party
@@ -279,10 +279,10 @@ def run(executor: Executor, some: list[Any]) -> None:
 
 
 def deal(lanes: list[Lane], setting: Setting) -> None:
-    deck, steps = Deck(lanes, setting), max(lane.length for lane in lanes)
+    batcher, steps = Batcher(lanes, setting), max(lane.length for lane in lanes)
     stride = max(1, setting.images_at_once // (len(lanes) * lanes[0].images_a_step))
     for begin in range(0, steps, stride):
-        deck.deal(range(begin, min(begin + stride, steps)))
+        batcher.chunk(range(begin, min(begin + stride, steps)))
 
 
 def parties(some: list[Any]) -> list[Party]:

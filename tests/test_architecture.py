@@ -142,3 +142,30 @@ def test_the_walk_is_as_long_as_the_page_says() -> None:
     sentence = re.search(r"(\d+) functions in (\d+) modules", section("One round of SemiFL"))
     assert sentence is not None
     assert (int(sentence[1]), int(sentence[2])) == (len(set(WALK)), len({file for file, _ in WALK}))
+
+
+def words() -> list[str]:
+    """The first cells of the rows of docs/words.md."""
+    lines = (ROOT / "docs/words.md").read_text("utf-8").splitlines()
+    return [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
+
+
+def class_names() -> set[str]:
+    """Public classes, but for the methods: they have a page of their own."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name == "methods" and path.name != "__init__.py":
+            continue
+        body = ast.parse(path.read_text("utf-8")).body
+        found |= {node.name for node in body if isinstance(node, ast.ClassDef)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_every_public_class_is_a_word_and_every_word_that_looks_like_one_is_a_class() -> None:
+    named = {name for word in words() for name in CODE.findall(word) if name[0].isupper()}
+    assert named == class_names()
+
+
+def test_words_are_sorted_and_stand_once() -> None:
+    keys = [re.sub(r"[^a-z0-9_]", "", word.split(",")[0].lower()) for word in words()]
+    assert keys == sorted(set(keys))

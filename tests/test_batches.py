@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedglean.engine.batches import Deck, Lane, Setting, at, batches
+from fedglean.engine.batches import Batcher, Lane, Setting, at, batches
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe, view
 from fedglean.method import Batch, Sample, Stream, Train
@@ -241,7 +241,7 @@ def test_lanes_dealt_together_get_what_each_of_them_gets_alone(
         )
         for key, (count, many) in enumerate(zip(counts, steps, strict=False))
     ]
-    several = Deck(lanes, SETTING).deal(range(begin, begin + 6))
+    several = Batcher(lanes, SETTING).chunk(range(begin, begin + 6))
     for place, lane in enumerate(lanes):
         alone = list(batches(lane.train, lane.key, SETTING))
         for row, number in enumerate(range(begin, begin + 6)):

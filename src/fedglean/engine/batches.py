@@ -58,23 +58,23 @@ class Lane:
 def batches(train: Train, key: int, setting: Setting) -> Iterator[Batch]:
     """One request's batches, step by step."""
     lane = Lane(train, key)
-    deck = Deck([lane], setting)
+    batcher = Batcher([lane], setting)
     stride = max(1, setting.images_at_once // lane.images_a_step)
     for begin in range(0, train.length, stride):
         steps = range(begin, min(begin + stride, train.length))
-        chunk = deck.deal(steps)
+        chunk = batcher.chunk(steps)
         for place in range(len(steps)):
             yield at(chunk, place, 0)
 
 
 def at(chunk: Batch, *place: int) -> Batch:
-    """The batch of one step, or of one step and lane, out of those that a deck dealt at once."""
+    """The batch of one step, or of one step and lane, out of those that were made at once."""
     batch: Batch = tree.map(lambda leaf: leaf[place], chunk)
     return batch
 
 
-class Deck:
-    """Deals the batches of several lanes whose streams agree in name, views, batch size, draw and
+class Batcher:
+    """Makes the batches of several lanes whose streams agree in name, views, batch size, draw and
     store.
     """
 
@@ -83,12 +83,14 @@ class Deck:
         self.last = self._each([max(0, lane.length - 1) for lane in lanes])
         self.keys = self._each([fold_int(lane.key, "step") for lane in lanes])
         self.rates = self._each([lane.train.learning_rate for lane in lanes], torch.float64)
-        self.piles = {name: Pile(name, lanes, setting) for name in lanes[0].train.streams}
+        self.samplers = {
+            name: StreamSampler(name, lanes, setting) for name in lanes[0].train.streams
+        }
 
     def _each(self, values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
 
-    def deal(self, steps: range, width: int | None = None) -> Batch:
+    def chunk(self, steps: range, width: int | None = None) -> Batch:
         """The batches of several steps (first axis) and the first lanes (second); a lane that is
         done repeats its last.
 
@@ -96,13 +98,13 @@ class Deck:
         """
         last = self.last[:width]
         number = torch.arange(steps.start, steps.stop, device=self.device)[:, None].minimum(last)
-        streams = {name: pile.deal(number, steps) for name, pile in self.piles.items()}
-        epoch = number // next(iter(self.piles.values())).length[: len(last)]
+        streams = {name: sampler.sample(number, steps) for name, sampler in self.samplers.items()}
+        epoch = number // next(iter(self.samplers.values())).length[: len(last)]
         rates = self.rates[:width].expand(len(steps), len(last))
         return Batch(streams, number, epoch, rates, _tensor(fold(self.keys[:width], number)))
 
 
-class Pile:
+class StreamSampler:
     """One stream of all lanes: where each lane's images and labels begin in one long row, and what
     is drawn by.
 
@@ -135,7 +137,7 @@ class Pile:
         )
         self.count, self.length, self.start, self.draw_key, *self.view_keys = table.unbind()
 
-    def deal(self, number: Tensor, steps: range) -> Sample:
+    def sample(self, number: Tensor, steps: range) -> Sample:
         """The samples of steps x lanes; `number` is the step that each of them takes."""
         width = number.shape[1]
         epoch = number // self.length[:width]

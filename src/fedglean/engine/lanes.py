@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.engine.batches import Deck, Lane, Setting, at
+from fedglean.engine.batches import Batcher, Lane, Setting, at
 from fedglean.engine.graph import Lifted, Program, give_back
 from fedglean.engine.trace import Step
 from fedglean.method import Batch, Trained
@@ -131,7 +131,7 @@ class Stacked:
     """The state of a group of lanes while it trains."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
-        self.lanes, self.deck = lanes, Deck(lanes, setting)
+        self.lanes, self.batcher = lanes, Batcher(lanes, setting)
         trains = [lane.train for lane in lanes]
         self.models = _stacked([tree.trainable(train.models) for train in trains])
         self.memory = _stacked([train.start_memory() for train in trains])
@@ -150,7 +150,7 @@ class Stacked:
         return torch.tensor(self.lengths[:width], device=self.lanes[0].device)
 
     def batches(self, width: int, steps: range) -> Batch:
-        return self.deck.deal(steps, width)
+        return self.batcher.chunk(steps, width)
 
     def play(self, width: int, steps: range, stride: int, step: Step) -> None:
         """Step by step, without a graph."""
