@@ -200,7 +200,7 @@ def test_training_on_nothing_or_for_no_length_is_refused() -> None:
             train(streams, epochs=1)
     with pytest.raises(ValueError, match="either epochs or steps"):
         train({"data": Stream(images(3))})
-    with pytest.raises(ValueError, match="loss with sgd, or a step"):
+    with pytest.raises(ValueError, match="or a step"):
         Train(None, {"data": Stream(images(3))}, epochs=1)
     with pytest.raises(ValueError, match="nothing to train"):
         Train({}, {"data": Stream(images(3))}, lambda *_: None, SGD(0.1), epochs=1)
