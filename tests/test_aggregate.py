@@ -214,3 +214,11 @@ def test_running_statistics_follow_the_mean_and_not_the_momentum() -> None:
     assert all(
         torch.equal(moved.statistics[name], mean.statistics[name]) for name in mean.statistics
     )
+
+
+def test_a_reply_takes_means_of_somebody_elses_making() -> None:
+    reply = reply_to_result(summed(Upload(part=sent([1.0]), weight=3)), {"part": sent([0.0])})
+    changed = reply.with_means(part=sent([5.0]), other=sent([2.0]))
+    assert changed.mean("part")["x"].tolist() == [5.0]
+    assert changed.mean("other")["x"].tolist() == [2.0]
+    assert changed.answered == reply.answered and reply.mean("part")["x"].tolist() == [1.0]

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from fedglean.public import *
 
 __all__ = [
+    "Apply",
     "Ask",
     "Comparison",
     "Config",
     "FedgleanError",
     "Method",
     "Predict",
+    "Report",
     "Run",
     "Runs",
     "Statistics",
@@ -28,6 +30,7 @@ __all__ = [
     "resume",
     "run",
     "setting",
+    "together",
 ]
 
 

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -388,6 +388,18 @@ class Hub:
         return sorted(pool[place] for place in drawn.tolist())
 
 
+class MakeModel(Protocol):
+    """Draws models before round 1: `make("model")`, each by its name.
+
+    `key` is for other draws, such as a head of the method's own.
+    """
+
+    @property
+    def key(self) -> int: ...
+
+    def __call__(self, name: str = "model", width: float = 1.0) -> Model: ...
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must
@@ -404,7 +416,7 @@ class Method(ABC):
         default=SGD, kw_only=True, repr=False, metadata={"is_beside": True}
     )
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: MakeModel) -> Record:
         """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a
         fresh one.
         """

@@ -1,7 +1,19 @@
 """All that `import fedglean` offers; nothing is imported before it is used: torch is slow."""
 
 from fedglean.errors import FedgleanError
-from fedglean.method import Ask, Method, Predict, Statistics, Stream, Train, Upload, setting
+from fedglean.method import (
+    Apply,
+    Ask,
+    Method,
+    Predict,
+    Report,
+    Statistics,
+    Stream,
+    Train,
+    Upload,
+    setting,
+    together,
+)
 from fedglean.runs.api import compare, open, resume, run
 from fedglean.runs.compare import Comparison
 from fedglean.runs.config import Config, configure
@@ -9,12 +21,14 @@ from fedglean.runs.predict import predict
 from fedglean.runs.run import Run, Runs
 
 __all__ = [
+    "Apply",
     "Ask",
     "Comparison",
     "Config",
     "FedgleanError",
     "Method",
     "Predict",
+    "Report",
     "Run",
     "Runs",
     "Statistics",
@@ -28,4 +42,5 @@ __all__ = [
     "resume",
     "run",
     "setting",
+    "together",
 ]

@@ -1,6 +1,7 @@
 """What clients send, and what the hub gets of it."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,13 @@ class Reply:
         """A reply with these means, each as if one client of weight 1 had sent it."""
         combined = {name: Combined(tree.row(mean).double(), 1.0, 1) for name, mean in means.items()}
         return cls(combined, means)
+
+    def with_means(self, **means: Tree) -> "Reply":
+        """The same reply with other means, as a server's optimiser or a rule of one's own gives."""
+        changed = copy(self)
+        changed.combined = self.combined | Reply.of_means(**means).combined
+        changed.templates = self.templates | means
+        return changed
 
     @property
     def report(self) -> dict[str, float]:

@@ -5,7 +5,6 @@ that serves.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,7 +51,7 @@ class Experiment:
 
     def start(self) -> Record:
         """The hub's state before the first round."""
-        return self.method.start(partial(_new_model, self.config, self.dataset))
+        return self.method.start(ModelMaker(self.config, self.dataset))
 
     def hub(self, round: int) -> Hub:
         """What the hub sees in a round."""
@@ -192,6 +191,21 @@ def divide_up(config: Config, dataset: Dataset) -> Split:
         config.names.find("PARTITIONS", split.partition),
         config.names.find("LAYOUTS", split.labels),
     )
+
+
+@dataclass(frozen=True)
+class ModelMaker:
+    """What `Method.start` draws models and keys from."""
+
+    config: Config
+    dataset: Dataset
+
+    @property
+    def key(self) -> int:
+        return fold_int(self.config.seed, "start")
+
+    def __call__(self, name: str = "model", width: float = 1.0) -> Model:
+        return _new_model(self.config, self.dataset, name, width)
 
 
 def _new_model(config: Config, dataset: Dataset, name: str = "model", width: float = 1.0) -> Model:
