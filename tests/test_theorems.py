@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedglean.data.sources import load
 from fedglean.errors import ConfigError
 from fedglean.inputs.views import view
 from fedglean.randomness import generator
 from fedglean.runs.config import make_method
-from fedglean.runs.experiment import prepare
+from fedglean.runs.experiment import dataset_of, prepare
 from fedglean.studies import StudyOptions
 from fedglean_papers.reproduce import theorems
 from fedglean_papers.reproduce.convergence_theorem import (
@@ -212,7 +211,7 @@ def _power(exponent: float, size: int) -> float:
 def test_the_gradient_by_hand_is_autograds() -> None:
     """Against the package's own losses, client by client, at a random model."""
     config = config_of("Fed-SHVR", Visits(6), 10)
-    experiment = prepare(config, split_of(load("coarse-digits").train_labels))
+    experiment = prepare(config, split_of(dataset_of(config).train_labels))
     problem, method = Problem.of(experiment), make_method(config)
     model = experiment.start().model
     weight = torch.nn.Parameter(model.parameters["weight"].clone())
@@ -239,9 +238,8 @@ def test_the_gradient_by_hand_is_autograds() -> None:
 
 
 def test_the_smoothness_bounds_every_pair_of_models() -> None:
-    experiment = prepare(
-        config_of("Fed-SHVR", Visits(6), 10), split_of(load("coarse-digits").train_labels)
-    )
+    config = config_of("Fed-SHVR", Visits(6), 10)
+    experiment = prepare(config, split_of(dataset_of(config).train_labels))
     problem = Problem.of(experiment)
     draw = torch.Generator().manual_seed(0)
     for _ in range(50):

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedglean.data.partition import Split
-from fedglean.data.sources import load
 from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Images
 from fedglean.inputs.views import view
 from fedglean.losses import one_hot, sharpen
 from fedglean.randomness import fold_int, order
 from fedglean.runs.config import Config, configure
-from fedglean.runs.experiment import Experiment, prepare_seeds
+from fedglean.runs.experiment import Experiment, dataset_of, prepare_seeds
 from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_rounds
 from fedglean_papers.reproduce import smooth_problem
@@ -208,7 +207,7 @@ def gaps(
 ) -> tuple[NDArray[np.float64], Problem]:
     """The gap after every round, averaged over seeds that share the split and the first model."""
     config = config_of(method, visits, rounds)
-    split = split_of(load(visits.data).train_labels)
+    split = split_of(dataset_of(config).train_labels)
     experiments = prepare_seeds(config, range(seeds), [split] * seeds)
     start = experiments[0].start()
     runs = [(experiment, Progress(0, start, ClientStates(), [])) for experiment in experiments]
