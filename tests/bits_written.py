@@ -83,8 +83,8 @@ def compare_told(old: dict[str, Any], new: dict[str, Any], found: Found) -> None
 
 
 def answers(table: str) -> list[str]:
-    """Labels and probabilities."""
-    return re.findall(r"\w+ *│? *[\d.]+ ?%", table)
+    """Labels and probabilities, whatever stands between them."""
+    return [" ".join(found) for found in re.findall(r"(\w+)[ │\t]*([\d.]+ ?%)", table)]
 
 
 def results_in(folder: Path) -> set[str]:

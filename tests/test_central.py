@@ -126,7 +126,7 @@ def test_the_average_follows_the_weights_and_is_the_first_predictor() -> None:
         state.tested["model"],
     ]
     frozen = {"steps_done": torch.tensor(0.0), "all_steps": torch.tensor(10.0)}
-    memory = {**method.init(model()), "average": model(2)}
+    memory = {**method.fresh_memory(model()), "average": model(2)}
     moved, memory, _ = method.step(model(), memory, batch(2), frozen)
     for name, old in model(2).parameters.items():
         expected = 0.75 * old.numpy() + 0.25 * moved.parameters[name].detach().numpy()
@@ -340,7 +340,11 @@ def test_remixmatchs_step_remembers_its_guesses_and_descends_the_loss_made_by_ha
         "all_steps": torch.tensor(128.0),
         "label_share": torch.from_numpy(wanted),
     }
-    memory = {**method.init(learner), "average": learner, "mean_guess": torch.from_numpy(before)}
+    memory = {
+        **method.fresh_memory(learner),
+        "average": learner,
+        "mean_guess": torch.from_numpy(before),
+    }
     _, after, metrics = method.step(learner, memory, it, frozen)
     np.testing.assert_allclose(after["mean_guess"].numpy(), mean, rtol=1e-12)
 
