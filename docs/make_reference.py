@@ -412,7 +412,7 @@ def writing_methods() -> str:
     """What a method is handed and may use, beside what `import fedglean` offers."""
     parts = [
         "# What a method is handed and may use",
-        "Beside the [requests](python.md) that it yields. [Write a method of your "
+        "Beside the [requests](python.md) that it awaits. [Write a method of your "
         "own](../tutorial-method.md) shows "
         "them at work.",
         *(

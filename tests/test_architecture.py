@@ -24,7 +24,7 @@ CODE = re.compile(r"`([^`]+)`")
 #: A module of more lines is named on the page.
 SHORT = 40
 #: Rooms that only lead on to others.
-WITHOUT_A_ROW = {"version", "public", "__init__", "__main__"}
+WITHOUT_A_ROW = {"version", "__init__", "__main__"}
 
 Place = tuple[str, str]
 

@@ -54,6 +54,8 @@ NOT_HERE = {
 #: Words of a command that say it needs data which not every machine has.
 PUBLISHED_DATA = ("DATA", "~/data", "--preset")
 
+#: A block of Python with a name, which is also the file to be saved.
+FILE = re.compile(r"^```python (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`(fedglean [^`\n]+)`")
@@ -150,6 +152,9 @@ def test_every_command_and_every_line_of_code_on_a_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Image.new("L", (8, 8)).save("some.png")  # the reader's own
+    for file, content in FILE.findall(page.read_text("utf-8")):
+        Path(file).write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": page.stem}
     for language, content in blocks(page):
         if "onnx" in content and any(
