@@ -38,6 +38,7 @@ ROOMS = {
     "runs": f"{PURE} data engine exchange methods names report.page report.plots "
     "report.tracker sealed trust version",
     "report": "data errors names runs sealed trust",
+    "doors": "engine exchange method optimiser report.tracker uploads",
     "federation": f"{PURE} data engine exchange names runs sealed version",
     "federation/flower": "data errors federation runs schema sealed",
     "export": "errors method models names runs sealed",
