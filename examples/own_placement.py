@@ -8,6 +8,7 @@ safetensors and JSON: nothing is pickled.
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +18,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from fedglean import tree
-from fedglean.doors import BlockResult, Exchange
-from fedglean.errors import RoundError
+from fedglean.doors import BlockResult, Exchange, PlacementKind
+from fedglean.errors import ConfigError, RoundError
 from fedglean.federation.plan import function_name, function_of
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Ask, Expect
@@ -30,12 +31,21 @@ from fedglean.uploads import Refusal, Upload
 HOURS = 24  # that a job may wait and run
 
 
+def submit_command():
+    return shlex.split(os.environ.get("SUBMIT", "sbatch"))
+
+
+def check(config):
+    """Refuse the run before any work where there is no queue."""
+    if shutil.which(submit_command()[0]) is None:
+        raise ConfigError(f"there is no {submit_command()[0]} here; name a command in SUBMIT")
+
+
 class Queue:
     """Blocks as jobs of a Slurm queue: $SUBMIT takes their scripts, they lie in $QUEUE"""
 
     def __init__(self, clients, config):
         self.clients, self.config = clients, config
-        self.submit = shlex.split(os.environ.get("SUBMIT", "sbatch"))
 
     def __enter__(self):
         place = Path(os.environ.get("QUEUE", "queue")).resolve()
@@ -58,7 +68,9 @@ class Queue:
             script = job.with_suffix(".sh")
             command = shlex.join([sys.executable, __file__, str(job)])
             script.write_text(f"#!/bin/sh\nexec {command}\n")
-            subprocess.run([*self.submit, str(script)], check=True, stdout=sys.stderr)
+            taken = subprocess.run([*submit_command(), str(script)], stdout=sys.stderr, check=False)
+            if taken.returncode and not job.with_suffix(".answer").exists():
+                raise RoundError(f"{shlex.join(submit_command())} did not take {script}")
             jobs.append(job)
         store = self.clients.federation.hub.store
         for job in jobs:
@@ -154,7 +166,7 @@ def main():
     write_whole(job.with_suffix(".answer"), answer)
 
 
-PLACEMENTS = {"queue": Queue}
+PLACEMENTS = {"queue": PlacementKind(Queue, "as jobs of a Slurm queue", check)}
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,7 @@ import csv
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -156,13 +157,14 @@ def test_the_timed_executor_computes_what_the_loop_does(capfd: pytest.CaptureFix
     assert re.search(r"Train \d+\.\d+ s", capfd.readouterr().err)
 
 
-def run_at_once(command: list[str], **_: Any) -> None:
+def run_at_once(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
     """A queue in this process: what the script of a job would do."""
     (line,) = [line for line in Path(command[-1]).read_text().splitlines() if "exec" in line]
     _, _, *words = shlex.split(line)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", words)
         runpy.run_path(words[0], run_name="__main__")
+    return subprocess.CompletedProcess(command, 0)
 
 
 def check_queue_equals_here(method: str, folder: Path, **options: Any) -> None:
@@ -184,6 +186,7 @@ def test_jobs_give_the_bits_of_one_process(
     method: str, options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUEUE", str(tmp_path / "queue"))
+    monkeypatch.setenv("SUBMIT", "sh")
     monkeypatch.setattr("subprocess.run", run_at_once)
     check_queue_equals_here(method, tmp_path, block=2, **options)
 
@@ -206,3 +209,9 @@ def test_a_job_that_fails_ends_the_run_in_a_sentence(
     (tmp_path / "a.answer").write_bytes(queue["pack"](None, error="no memory"))
     with pytest.raises(FedgleanError, match="no memory"):
         place.answer_to(tmp_path / "a.job")
+
+
+def test_a_queue_that_is_not_there_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMIT", "no-such-queue")
+    with pytest.raises(ConfigError, match="no-such-queue"):
+        run(use=example("placement"), placement="queue")
