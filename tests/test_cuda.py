@@ -112,7 +112,7 @@ def test_a_compiled_stack_that_narrows_is_the_loop_in_float64(
     monkeypatch.setattr(lanes, "LEAST", 5)
     stack = Stack(replace(SETTING, dtype=torch.float64, compile=True))
     got = stack.run(clients(loss, "cuda", torch.float64, steps=40))
-    assert {width for _, width, _ in stack._trainer.programs} == {6, 3, 1}
+    assert {width for _, width, _ in stack._trainer.captures} == {6, 3, 1}
     assert apart(reference(torch.float64, steps=40), got) < 1e-10
 
 

@@ -95,7 +95,7 @@ def there(
     block = experiment.config.engine.block
     workers = partial(Workers, block=block, pool=on_ray.RayPool, **changes)
     executor = experiment.executor
-    return variant(experiment, type(executor), workers, executor.setting.often, deliver)
+    return variant(experiment, type(executor), workers, executor.setting.record_after, deliver)
 
 
 def everything(experiment: Experiment) -> dict[str, Any]:
@@ -130,7 +130,11 @@ def test_a_hundred_ragged_clients_give_the_bits_of_here_refusals_included(method
     faults = chain(faults, drop(*every[3::7]))
     here = everything(
         variant(
-            experiment, type(experiment.executor), Here, experiment.executor.setting.often, faults
+            experiment,
+            type(experiment.executor),
+            Here,
+            experiment.executor.setting.record_after,
+            faults,
         )
     )
     assert (

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedglean import cli, tree
-from fedglean.engine.lanes import Trainer
+from fedglean.engine.lanes import StackTrainer
 from fedglean.errors import ConfigError, StorageError
 from fedglean.report.tracker import Lines, Trackers
 from fedglean.runs.config import Config, configure
@@ -261,15 +261,15 @@ def test_a_block_that_does_not_fit_memory_is_cut_and_the_run_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(config(dtype="float64", block=6))
-    train, widths = Trainer.train, []
+    train, widths = StackTrainer.train, []
 
-    def small_memory(self: Trainer, lanes: Any, signature: Any) -> Any:
+    def small_memory(self: StackTrainer, lanes: Any, signature: Any) -> Any:
         widths.append(len(lanes))
         if len(lanes) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return train(self, lanes, signature)
 
-    monkeypatch.setattr(Trainer, "train", small_memory)
+    monkeypatch.setattr(StackTrainer, "train", small_memory)
     cut = run(config(dtype="float64", block=6), tmp_path / "cut")
     assert max(widths[4:]) == 1, "a run that was cut once stays cut"
     assert [line["widest"] for line in cut.history] == [1] * (ROUNDS + 1)

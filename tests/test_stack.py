@@ -69,13 +69,13 @@ def parties(counts: Sequence[int]) -> list[Party]:
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The steps of the lanes that were trained together, group after group."""
     noted: list[list[int]] = []
-    train = lanes.Trainer.train
+    train = lanes.StackTrainer.train
 
-    def noting(self: lanes.Trainer, group: Sequence[Lane], signature: Any) -> list[Trained]:
+    def noting(self: lanes.StackTrainer, group: Sequence[Lane], signature: Any) -> list[Trained]:
         noted.append([lane.length for lane in group])
         return train(self, group, signature)
 
-    monkeypatch.setattr(lanes.Trainer, "train", noting)
+    monkeypatch.setattr(lanes.StackTrainer, "train", noting)
     return noted
 
 
@@ -216,7 +216,7 @@ def test_who_takes_no_step_has_no_metrics_on_either_executor() -> None:
 
 
 def test_an_idle_lane_changes_nothing() -> None:
-    trainer = lanes.Trainer(SETTING)
+    trainer = lanes.StackTrainer(SETTING)
     real, idle = Lane(training(some(0, 9)), 5), Lane(training(some(0, 9)), 5, idle=True)
     alone, filled = trainer.train([real], "a"), trainer.train([real, idle], "b")
     assert difference(alone[0].models, filled[0].models, 1e-12) is None
@@ -260,8 +260,8 @@ def test_a_captured_step_gives_what_the_cpu_gives() -> None:
         for each in lane
     ]
     for here, there in zip(
-        lanes.Trainer(SETTING).train(lane, "a"),
-        lanes.Trainer(SETTING).train(cuda, "a"),
+        lanes.StackTrainer(SETTING).train(lane, "a"),
+        lanes.StackTrainer(SETTING).train(cuda, "a"),
         strict=True,
     ):
         moved = {name: value.cpu() for name, value in there.model.parameters.items()}

@@ -27,10 +27,10 @@ SOME: dict[str, dict[str, Any]] = {
 }
 
 
-def written_after(often: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def written_after(record_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = experiment._setting
     monkeypatch.setattr(
-        experiment, "_setting", lambda *given: replace(setting(*given), often=often)
+        experiment, "_setting", lambda *given: replace(setting(*given), record_after=record_after)
     )
 
 
@@ -49,8 +49,8 @@ def test_written_down_or_not_every_bit_is_the_same(
     monkeypatch.setattr(trace, "_written_down", noted)
     options = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": executor, **SOME[name]}
     states = []
-    for often in (1, 10**9):
-        written_after(often, monkeypatch)
+    for record_after in (1, 10**9):
+        written_after(record_after, monkeypatch)
         states.append(trained(name, options))
     assert written
     assert torch.equal(*states)
@@ -77,12 +77,12 @@ def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(
         compiled.append(function)
         return compiler(function, backend="eager", fullgraph=fullgraph, dynamic=dynamic)
 
-    def compiling(step: trace.Step, lifted: Any, *example: Any) -> None:
+    def compiling(step: trace.RecordedStep, lifted: Any, *example: Any) -> None:
         begin(step, fused(lifted, half=False), *example)
 
-    begin = trace.Step.__init__
+    begin = trace.RecordedStep.__init__
     monkeypatch.setattr(torch, "compile", seen)
-    monkeypatch.setattr(trace.Step, "__init__", compiling)
+    monkeypatch.setattr(trace.RecordedStep, "__init__", compiling)
     written_after(10**9, monkeypatch)
     torch._dynamo.reset()
     assert torch.equal(plain, trained(name, options))

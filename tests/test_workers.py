@@ -69,7 +69,7 @@ def under(
     if kind is not Here:
         kind = partial(kind, block=config.engine.block, **changes)
     executor = experiment.executor
-    return variant(experiment, type(executor), kind, executor.setting.often, deliver)
+    return variant(experiment, type(executor), kind, executor.setting.record_after, deliver)
 
 
 def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _measured(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     Both write their step down at once, in a turn that does not count: most of a run's steps are
     repeated ones.
     """
-    setting = replace(setting, often=1)
+    setting = replace(setting, record_after=1)
     executors = {"loop": Loop(setting), "stack": Stack(setting)}
     best = dict.fromkeys(executors, float("inf"))
     for turn in range(TURNS + 1):

@@ -31,7 +31,7 @@ class Setting:
     compile: bool = False
     half: bool = False
     # Steps until one is written down: for a small one, that takes as long as so many gain by it.
-    often: int = 50
+    record_after: int = 50
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
     )
 
 
-class Program:
+class CapturedStep:
     """One step of all lanes, in place: models, memory and totals are buffers that a replay moves on
     by one step.
 

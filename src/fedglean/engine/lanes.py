@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.engine.batches import Batcher, Lane, Setting, at
-from fedglean.engine.graph import Lifted, Program, give_back
-from fedglean.engine.trace import Step
+from fedglean.engine.graph import CapturedStep, Lifted, give_back
+from fedglean.engine.trace import RecordedStep
 from fedglean.method import Batch, Trained
 from fedglean.models.convolution import in_groups
 from fedglean.tree import Tree
@@ -30,19 +30,19 @@ from fedglean.tree import Tree
 LEAST = 100
 
 
-class Trainer:
-    """Trains groups of lanes, and remembers the programs that it captured."""
+class StackTrainer:
+    """Trains groups of lanes, and remembers the steps that it captured."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.parties = setting, 0
-        self.programs: dict[Any, Program | None] = {}
-        self.steps: dict[Any, Step] = {}
+        self.captures: dict[Any, CapturedStep | None] = {}
+        self.steps: dict[Any, RecordedStep] = {}
         self.widths: dict[Any, set[int]] = {}
 
     def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """The answers, in the order of the lanes, whose lengths must not rise."""
         captured = lanes[0].device.type == "cuda"
-        stack = Stacked(self._filled(lanes, signature) if captured else lanes, self.setting)
+        stack = LaneStack(self._filled(lanes, signature) if captured else lanes, self.setting)
         for width, steps in segments(stack.lengths, LEAST if self.setting.compile else 1):
             stack.narrow(width)
             stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
@@ -52,17 +52,17 @@ class Trainer:
                 stack.play(width, steps, stride, self._step(stack, width, signature))
         return stack.results()[: len(lanes)]
 
-    def _step(self, stack: "Stacked", width: int, signature: Any) -> Step:
+    def _step(self, stack: "LaneStack", width: int, signature: Any) -> RecordedStep:
         key = (signature, width, stack.shared)
         if key not in self.steps:
             models, memory, frozen = stack.start(width)
             example = models, memory, at(stack.batches(width, range(1)), 0), frozen
-            self.steps[key] = Step(stack.step, *example, self.setting.often)
+            self.steps[key] = RecordedStep(stack.step, *example, self.setting.record_after)
         return self.steps[key]
 
     def forget(self) -> None:
         """Give up everything that was captured, and the memory it holds."""
-        self.programs.clear()
+        self.captures.clear()
         self.widths.clear()
         gc.collect()
         give_back()
@@ -81,32 +81,32 @@ class Trainer:
         return [*lanes, *[idle] * (width - len(lanes))]
 
     def _replay(
-        self, stack: "Stacked", width: int, steps: range, stride: int, signature: Any
+        self, stack: "LaneStack", width: int, steps: range, stride: int, signature: Any
     ) -> None:
         key = (signature, width, stack.shared)
-        if key not in self.programs:
-            self.programs[key] = self._captured(
+        if key not in self.captures:
+            self.captures[key] = self._capture(
                 stack, width, _room(stack.batches(width, steps[:stride]), stride)
             )
-        program = self.programs[key]
-        if program is None:
+        capture = self.captures[key]
+        if capture is None:
             stack.play(width, steps, stride, self._step(stack, width, signature))
             return
-        program.load(*stack.start(width), stack.lengths_of(width), steps.start)
+        capture.load(*stack.start(width), stack.lengths_of(width), steps.start)
         for begin in range(steps.start, steps.stop, stride):
             some = range(begin, min(begin + stride, steps.stop))
-            program.play(stack.batches(width, some), len(some))
-        stack.take(width, program.models, program.memory, program.totals)
+            capture.play(stack.batches(width, some), len(some))
+        stack.take(width, capture.models, capture.memory, capture.totals)
 
-    def _captured(self, stack: "Stacked", width: int, room: Batch) -> Program | None:
-        """The step as a program; where that is not possible a plainer one, or none, and a warning
+    def _capture(self, stack: "LaneStack", width: int, room: Batch) -> CapturedStep | None:
+        """The step captured; where that is not possible a plainer one, or none, and a warning
         that says why.
         """
         for compiled in (True, False) if self.setting.compile else (False,):
             half = compiled and self.setting.half
             try:
                 with in_groups() if compiled and width > 1 else nullcontext():
-                    return Program(
+                    return CapturedStep(
                         stack.step, *stack.start(width), room, width, compiled=compiled, half=half
                     )
             except torch.OutOfMemoryError:
@@ -127,7 +127,7 @@ class Trainer:
         return None
 
 
-class Stacked:
+class LaneStack:
     """The state of a group of lanes while it trains."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
@@ -152,7 +152,7 @@ class Stacked:
     def batches(self, width: int, steps: range) -> Batch:
         return self.batcher.chunk(steps, width)
 
-    def play(self, width: int, steps: range, stride: int, step: Step) -> None:
+    def play(self, width: int, steps: range, stride: int, step: RecordedStep) -> None:
         """Step by step, without a graph."""
         leaves, structure = pytree.tree_flatten((self.models, self.memory))
         state: Sequence[Tensor] = leaves

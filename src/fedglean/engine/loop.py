@@ -13,7 +13,7 @@ from fedglean import tree
 from fedglean.engine.batches import Setting, batches
 from fedglean.engine.signature import signature_of
 from fedglean.engine.task import Call, Observer, Party, Task, by_call, closing, run_together
-from fedglean.engine.trace import Step
+from fedglean.engine.trace import RecordedStep
 from fedglean.inputs.views import channels_last, view
 from fedglean.method import Apply, Predict, Statistics, Train, Trained
 from fedglean.randomness import fold, fold_int
@@ -29,7 +29,7 @@ class Loop:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.steps: dict[Any, Step] = {}
+        self.steps: dict[Any, RecordedStep] = {}
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         """What each party of a block returned."""
@@ -71,7 +71,9 @@ class Loop:
         for batch in batches(request, key, self.setting):
             if signature not in self.steps:
                 example = models, memory, batch, dict(request.frozen)
-                self.steps[signature] = Step(request.stepper(), *example, self.setting.often)
+                self.steps[signature] = RecordedStep(
+                    request.stepper(), *example, self.setting.record_after
+                )
             step = self.steps[signature]
             new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
             state, metrics = (

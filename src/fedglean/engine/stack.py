@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from fedglean.engine.batches import Lane, Setting
 from fedglean.engine.graph import fused
-from fedglean.engine.lanes import Trainer
+from fedglean.engine.lanes import StackTrainer
 from fedglean.engine.loop import Loop
 from fedglean.engine.signature import signature_of
 from fedglean.engine.task import Call, Party, by_call, run_together
@@ -40,7 +40,7 @@ class Stack(Loop):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._trainer = Trainer(setting)
+        self._trainer = StackTrainer(setting)
 
     def run(self, parties: Sequence[Party]) -> list[Any]:
         self._trainer.parties = len(parties)

@@ -17,13 +17,19 @@ from fedglean.method import Batch
 from fedglean.tree import Tree
 
 
-class Step:
+class RecordedStep:
     """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
 
     def __init__(
-        self, lifted: Lifted, models: Tree, memory: Tree, batch: Batch, frozen: Tree, often: int
+        self,
+        lifted: Lifted,
+        models: Tree,
+        memory: Tree,
+        batch: Batch,
+        frozen: Tree,
+        record_after: int,
     ) -> None:
-        self.lifted, self.often, self.taken = lifted, often, 0
+        self.lifted, self.record_after, self.taken = lifted, record_after, 0
         self.structure = pytree.tree_structure((models, memory, batch, frozen))
         self.state = pytree.tree_structure((models, memory))
         self.names: tuple[str, ...] = ()
@@ -34,7 +40,7 @@ class Step:
     ) -> Sequence[Tensor]:
         """The new state, followed by the metrics, which are `names`."""
         self.taken += 1
-        if self.taken == self.often:
+        if self.taken == self.record_after:
             self.run = _written_down(self._lifted, [*state, *batch, *frozen])
         return self.run(*state, *batch, *frozen)
 

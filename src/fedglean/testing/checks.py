@@ -212,7 +212,7 @@ def check_recorded_steps(trial: Trial) -> None:
         "a recorded step gives a different result: it reads something that changes in Python; put "
         "it into frozen as a tensor"
     )
-    same(trial, variant(trial.experiment, often=2), broken)
+    same(trial, variant(trial.experiment, record_after=2), broken)
 
 
 def check_mixed_run(trial: Trial) -> None:
@@ -224,7 +224,7 @@ def check_mixed_run(trial: Trial) -> None:
 def check_stacked(trial: Trial) -> None:
     """Clients in blocks of four, each one tensor program, change no more than rounding."""
     broken = "clients stacked into one tensor program give another result than one by one"
-    close(trial, variant(trial.experiment, Stack, often=2, block=4), broken)
+    close(trial, variant(trial.experiment, Stack, record_after=2, block=4), broken)
 
 
 def check_workers(trial: Trial) -> None:

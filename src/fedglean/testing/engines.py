@@ -34,7 +34,7 @@ def variant(
     experiment: Experiment,
     executor: type[Loop] = Loop,
     placement: Callable[[Clients], Placement] = Here,
-    often: int = NEVER,
+    record_after: int = NEVER,
     deliver: Deliver | None = None,
     **changes: Any,
 ) -> Experiment:
@@ -42,7 +42,7 @@ def variant(
     often. Changes are those of the exchanger.
     """
     old = experiment.executor
-    new = executor(replace(old.setting, often=often))
+    new = executor(replace(old.setting, record_after=record_after))
     observed = changes.get("observe", experiment.exchanger.observe) is not None
     stretch = experiment.config.gate.stretch
     clients = Clients(experiment.federation, new, stretch, observed=observed)

@@ -70,7 +70,7 @@ class Trial:
     def mixed_run(self) -> AssertionError | None:
         """What is wrong where all that must not matter is changed at once, in two runs."""
         disguised = with_false_test_set(with_false_labels(self.experiment))
-        everything = variant(disguised, Backwards, AsBytes, often=2)
+        everything = variant(disguised, Backwards, AsBytes, record_after=2)
         lifted = variant(with_own_stores(self.experiment), TwoLanes, block=3)
         try:
             with untouched_generators(2):
