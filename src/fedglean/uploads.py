@@ -59,9 +59,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Combined:
-    """What the uploads of one name came to: a row of sums, the sum of the weights (a number or a
-    row), and how many they were.
-    """
+    """What the uploads of one name came to: sums in a row, the sum of weights, how many came."""
 
     total: Tensor
     weight: float | Tensor
@@ -133,9 +131,7 @@ class Reply:
         return tree.from_row(template, self.combined[name].total)
 
     def mean(self, name: str) -> Tree:
-        """Weighted mean; an element that nobody owns, or all of it if no client uploaded it, is as
-        it was sent.
-        """
+        """Weighted mean; an element that nobody owns or uploaded is as it was sent."""
         template = self._template(name)
         if not self.has(name):
             return template

@@ -34,9 +34,7 @@ STEPS, TURNS = 4, 3
 
 
 def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path) -> str:
-    """The name of the faster executor for clients with these images; `memory` is the file of
-    earlier findings.
-    """
+    """The name of the faster executor for these clients; `memory` is a file of earlier findings."""
     if len(pools) < 2:
         return "loop"
     if pools[0].index.is_cuda:

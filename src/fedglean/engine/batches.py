@@ -21,16 +21,14 @@ from fedglean.randomness import bits, fold, fold_int
 
 @dataclass(frozen=True)
 class Setting:
-    """What an executor needs to know beside the request. `compile` and `half` (bf16 autocast) are
-    for CUDA only.
-    """
+    """What an executor needs beside requests; `compile` and `half` (bf16) are for CUDA only."""
 
     recipe: Recipe
     dtype: torch.dtype = torch.float32
     images_at_once: int = 4096
     compile: bool = False
     half: bool = False
-    # Steps until one is written down: for a small one, that takes as long as so many gain by it.
+    # Steps until one is recorded: for a small one, that takes as long as so many gain by it.
     record_after: int = 50
 
 
@@ -74,9 +72,7 @@ def at(chunk: Batch, *place: int) -> Batch:
 
 
 class Batcher:
-    """Makes the batches of several lanes whose streams agree in name, views, batch size, draw and
-    store.
-    """
+    """Makes the batches of lanes whose streams agree in name, views, batch size, draw, store."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
         self.device = lanes[0].device
@@ -96,20 +92,22 @@ class Batcher:
 
         Epochs are those of the first stream.
         """
-        last = self.last[:width]
-        number = torch.arange(steps.start, steps.stop, device=self.device)[:, None].minimum(last)
+        last = self.last[:width]  # lanes
+        step = torch.arange(steps.start, steps.stop, device=self.device)  # steps
+        number = step[:, None].minimum(last)  # steps x lanes
         streams = {name: sampler.sample(number, steps) for name, sampler in self.samplers.items()}
-        epoch = number // next(iter(self.samplers.values())).length[: len(last)]
-        rates = self.rates[:width].expand(len(steps), len(last))
-        return Batch(streams, number, epoch, rates, _tensor(fold(self.keys[:width], number)))
+        first_stream = next(iter(self.samplers.values()))
+        epoch = number // first_stream.length[: len(last)]  # steps x lanes
+        rates = self.rates[:width].expand(len(steps), len(last))  # steps x lanes
+        keys = _tensor(fold(self.keys[:width], number))  # steps x lanes
+        return Batch(streams, number, epoch, rates, keys)
 
 
 class StreamSampler:
-    """One stream of all lanes: where each lane's images and labels begin in one long row, and what
-    is drawn by.
+    """One stream of all lanes, whose images lie in one row; sampling never waits for the device.
 
-    Lists with a number per lane (`counts`, `lengths`, `lasts`) are for planning; tensors (`count`,
-    `length`, `start`, keys) are for computing, so that nothing waits for the device.
+    `counts`, `lengths` and `lasts` are on the host, to plan by; `count`, `length`, `start` and the
+    keys are on the device, to compute with.
     """
 
     def __init__(self, name: str, lanes: Sequence[Lane], setting: Setting) -> None:
@@ -121,40 +119,36 @@ class StreamSampler:
             )
         self.index, self.label = _joined([stream.images for stream in streams])
         self.counts = [len(stream.images) for stream in streams]
-        self.lasts = [max(0, lane.length - 1) for lane in lanes]
-        self.lengths = [stream.epoch for stream in streams]
+        self.lengths = torch.tensor([stream.epoch for stream in streams])
+        self.lasts = torch.tensor([max(0, lane.length - 1) for lane in lanes])
         starts = [0, *accumulate(self.counts)][:-1]
-        own = [fold_int(lane.key, name) for lane in lanes]
-        draws = [
-            fold_int(key, "draw" if self.stream.draw == "with-replacement" else "order")
-            for key in own
-        ]
-        views = [
-            [fold_int(key, "view", which) for key in own] for which in range(len(self.stream.views))
-        ]
-        table = torch.tensor([self.counts, self.lengths, starts, draws, *views]).to(
-            self.index.device, non_blocking=True
-        )
-        self.count, self.length, self.start, self.draw_key, *self.view_keys = table.unbind()
+        keys = [fold_int(lane.key, name) for lane in lanes]
+        purpose = "order" if self.stream.draw == "shuffled" else "draw"
+        table = [self.counts, self.lengths.tolist(), starts]
+        table.append([fold_int(key, purpose) for key in keys])
+        for number in range(len(self.stream.views)):
+            table.append([fold_int(key, "view", number) for key in keys])
+        rows = torch.tensor(table).to(self.index.device, non_blocking=True)  # rows x lanes
+        self.count, self.length, self.start, self.draw_key, *self.view_keys = rows.unbind()
 
     def sample(self, number: Tensor, steps: range) -> Sample:
         """The samples of steps x lanes; `number` is the step that each of them takes."""
         width = number.shape[1]
-        epoch = number // self.length[:width]
-        place = (number - epoch * self.length[:width]) * self.stream.batch
-        position = place[..., None] + torch.arange(self.stream.batch, device=number.device)
-        index = self._drawn(epoch[..., None], position, steps)
-        in_row = index + self.start[:width, None]
-        pixels = self.stream.images.store[self.index[in_row]].flatten(0, 2)
-        views = [
-            self._view(kind, key[:width, None], epoch[..., None], position, pixels)
-            for kind, key in zip(self.stream.views, self.view_keys, strict=True)
-        ]
-        return (
-            Sample(tuple(views), index)
-            if self.label is None
-            else Sample(tuple(views), index, self.label[in_row])
-        )
+        length = self.length[:width]  # lanes
+        epoch = number // length  # steps x lanes
+        begin = (number - epoch * length) * self.stream.batch  # steps x lanes
+        within = torch.arange(self.stream.batch, device=number.device)  # batch
+        position = begin[..., None] + within  # steps x lanes x batch
+        epoch = epoch[..., None]  # steps x lanes x 1
+        index = self._draw(epoch, position, steps)  # steps x lanes x batch
+        in_row = index + self.start[:width, None]  # steps x lanes x batch
+        pixels = self.stream.images.store[self.index[in_row]].flatten(0, 2)  # images first
+        views = []
+        for kind, key in zip(self.stream.views, self.view_keys, strict=True):
+            views.append(self._view(kind, key[:width, None], epoch, position, pixels))
+        if self.label is None:
+            return Sample(tuple(views), index)
+        return Sample(tuple(views), index, self.label[in_row])
 
     def _view(
         self, kind: str, key: Tensor, epoch: Tensor, position: Tensor, pixels: Tensor
@@ -162,33 +156,38 @@ class StreamSampler:
         # A plain view draws nothing: any integers do for its keys.
         keys = position if kind == "plain" else _tensor(fold(key, epoch, position))
         made = view(kind, pixels, keys.flatten(), self.setting.recipe, self.setting.dtype)
-        return made.reshape(*position.shape, *made.shape[1:])
+        return made.reshape(*position.shape, *made.shape[1:])  # steps x lanes x batch x image
 
-    def _drawn(self, epoch: Tensor, position: Tensor, steps: range) -> Tensor:
+    def _draw(self, epoch: Tensor, position: Tensor, steps: range) -> Tensor:
         """Which of its images each lane takes: steps x lanes x batch.
 
         Orders are made of the epochs that these steps lie in, from each lane's first one on.
         """
         width = position.shape[1]
-        count = self.count[:width, None]
+        count = self.count[:width, None]  # lanes x 1
+        key = self.draw_key[:width, None]  # lanes x 1
         if self.stream.draw == "with-replacement":
-            return torch.remainder(bits(fold(self.draw_key[:width, None], epoch, position)), count)
-        lanes = list(zip(self.lasts, self.lengths, strict=True))[:width]
-        first = [min(steps.start, last) // length for last, length in lanes]
-        end = [min(steps.stop - 1, last) // length for last, length in lanes]
-        begin = torch.tensor(first).to(count.device, non_blocking=True)[:, None]
-        most = max(b - a for a, b in zip(first, end, strict=True)) + 1
-        epochs = begin + torch.arange(most, device=count.device)
-        orders = self._orders(_tensor(fold(self.draw_key[:width, None], epochs)), count)
-        lane = torch.arange(width, device=count.device)[:, None]
-        return orders[lane, epoch - begin, position % count]
+            return torch.remainder(bits(fold(key, epoch, position)), count)
+        first = self._epochs_at(steps.start)[:width, None]  # lanes x 1
+        last = self._epochs_at(steps.stop - 1)[:width, None]  # lanes x 1
+        most = int((last - first).max()) + 1
+        first = first.to(count.device, non_blocking=True)
+        epochs = first + torch.arange(most, device=count.device)  # lanes x epochs
+        orders = self._orders(_tensor(fold(key, epochs)), count)  # lanes x epochs x images
+        lane = torch.arange(width, device=count.device)[:, None]  # lanes x 1
+        return orders[lane, epoch - first, position % count]
+
+    def _epochs_at(self, step: int) -> Tensor:
+        """The epoch that each lane is in at a step, on the host: to know it, nothing waits."""
+        return self.lasts.clamp(max=step) // self.lengths  # lanes
 
     def _orders(self, keys: Tensor, count: Tensor) -> Tensor:
         """`order` for lanes x epochs; in a shorter lane, places that are no image come last."""
-        width, longest = len(keys), max(self.counts[: len(keys)])
-        numbers = bits(keys, (longest,))
-        if min(self.counts[:width]) < longest:
-            outside = torch.arange(longest, device=keys.device) >= count
+        counts = self.counts[: len(keys)]
+        longest = max(counts)
+        numbers = bits(keys, (longest,))  # lanes x epochs x images
+        if min(counts) < longest:
+            outside = torch.arange(longest, device=keys.device) >= count  # lanes x images
             numbers = numbers.masked_fill(outside[:, None], torch.iinfo(torch.int64).max)
         return torch.argsort(numbers, dim=-1, stable=True)
 

@@ -49,9 +49,7 @@ class Clients:
         states: Mapping[int, Tree],
         guesses: list[Predictions],
     ) -> list[Party]:
-        """The clients of a block, ready to run; what they predict under a threshold goes into
-        `guesses`.
-        """
+        """The clients of a block, ready to run; their pseudo-labels go into `guesses`."""
         observe = guesses.append if self.observed else None
         parties = []
         for client in block:

@@ -31,13 +31,12 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
 
     from fedglean.engine.layout import ChannelsLast
 
-    # Every signature is one compilation; torch's limit of eight a code is there to catch endless
-    # ones.
-    run.__code__ = (
-        run.__code__.replace()
-    )  # else all that is ever compiled here would count together
+    # Without a code object of its own, all that is ever compiled here would count together.
+    run.__code__ = run.__code__.replace()
     torch.compiler.assume_constant_result(of_text)  # type: ignore[no-untyped-call]
-    limits.recompile_limit, limits.fail_on_recompile_limit_hit = 64, True
+    # Every signature is one compilation; torch's limit of eight a code catches endless ones.
+    limits.recompile_limit = 64
+    limits.fail_on_recompile_limit_hit = True
     # Combined, the updates of eighty parameters are a few kernels.
     layout: dict[str, Any] = {
         "force_layout_optimization": True,
@@ -49,8 +48,7 @@ def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
 
 
 class CapturedStep:
-    """One step of all lanes, in place: models, memory and totals are buffers that a replay moves on
-    by one step.
+    """One step of all lanes, in place: a replay moves models, memory and totals on by one step.
 
     The step's batch is read from a chunk of many steps at a counter that lives on the device, so
     that nothing has to be copied or waited for between two steps.
@@ -74,16 +72,12 @@ class CapturedStep:
         device = chunk.step.device
         self.lengths = torch.zeros(lanes, dtype=torch.long, device=device)
         # Which step it is, and where in the chunk its batch lies.
-        self.number, self.place = (
-            torch.zeros((), dtype=torch.long, device=device),
-            self.lengths.new_zeros(1),
-        )
+        self.number = torch.zeros((), dtype=torch.long, device=device)
+        self.place = self.lengths.new_zeros(1)
         self.totals: dict[str, Tensor] = {}
-        # Compiled whole: the batch's selection and the update of the buffers are fused with the
-        # step.
-        self.step: Callable[..., Any] = (
-            fused(in_place(lifted), half) if compiled else in_place(lifted)
-        )
+        # Compiled whole: choosing the batch and updating the buffers are fused with the step.
+        step = in_place(lifted)
+        self.step = fused(step, half) if compiled else step
         self._capture()
 
     def load(self, models: Tree, memory: Tree, frozen: Tree, lengths: Tensor, number: int) -> None:
@@ -103,9 +97,7 @@ class CapturedStep:
             self.graph.replay()
 
     def _capture(self) -> None:
-        """Three steps to warm up, and one to be recorded. All lengths are 0 as yet, so none of them
-        moves a model.
-        """
+        """Take three steps to warm up, and record one; no model moves, for all lengths are 0."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -149,9 +141,7 @@ def give_back() -> None:
 
 
 def abandon(pool: Any) -> None:
-    """Close the pool of a capture that failed: torch leaves it open, and then never returns any
-    memory again.
-    """
+    """Close the pool of a capture that failed: torch leaves it open and never frees its memory."""
     device = torch.cuda.current_device()
     with suppress(RuntimeError):  # where the capture could be ended, torch has closed it
         torch._C._cuda_endAllocateToPool(device, pool)
@@ -159,21 +149,21 @@ def abandon(pool: Any) -> None:
 
 
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
-    """The step as a function that moves the buffers of the lanes that are `on`, and returns their
-    metrics.
-    """
+    """The step as a function that moves the buffers of lanes that are `on`; returns metrics."""
 
     def step(
         models: Tree, memory: Tree, frozen: Tree, chunk: Batch, on: Tensor, place: Tensor
     ) -> dict[str, Tensor]:
+        # The chunk is steps x lanes x ...; the batch, models and memory are lanes x ...
         batch = tree.map(lambda leaf: leaf.index_select(0, place)[0], chunk)
         new_models, new_memory, metrics = lifted(models, memory, batch, frozen)
-        for static, new in ((models, new_models), (memory, new_memory)):
-            tree.map(
-                lambda a, b: a.copy_(torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), b, a)),
-                static,
-                new,
-            )
+
+        def move(old: Tensor, new: Tensor) -> Tensor:
+            moving = on.reshape(-1, *[1] * (old.dim() - 1))  # lanes x 1 x ...
+            return old.copy_(torch.where(moving, new, old))
+
+        tree.map(move, models, new_models)
+        tree.map(move, memory, new_memory)
         return {name: torch.where(on, value.double(), 0.0) for name, value in metrics.items()}
 
     return step

@@ -40,9 +40,7 @@ def _ray(clients: Clients, config: RunConfig) -> Placement:
 
 
 def _settle_again(config: RunConfig) -> None:
-    """What a process must do that did not begin as a copy of this one; with its configuration it
-    has read the file that it uses.
-    """
+    """What a process must do first that did not begin as a copy of this one."""
     engine = config.engine
     settle(chosen_device(engine.device), engine.threads, engine.deterministic)
 

@@ -41,12 +41,12 @@ class StackTrainer:
 
     def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """The answers, in the order of the lanes, whose lengths must not rise."""
-        captured = lanes[0].device.type == "cuda"
-        stack = LaneStack(self._filled(lanes, signature) if captured else lanes, self.setting)
+        on_cuda = lanes[0].device.type == "cuda"
+        stack = LaneStack(self._filled(lanes, signature) if on_cuda else lanes, self.setting)
         for width, steps in segments(stack.lengths, LEAST if self.setting.compile else 1):
             stack.narrow(width)
             stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
-            if captured:
+            if on_cuda:
                 self._replay(stack, width, steps, stride, signature)
             else:
                 stack.play(width, steps, stride, self._step(stack, width, signature))
@@ -99,9 +99,7 @@ class StackTrainer:
         stack.take(width, capture.models, capture.memory, capture.totals)
 
     def _capture(self, stack: "LaneStack", width: int, room: Batch) -> CapturedStep | None:
-        """The step captured; where that is not possible a plainer one, or none, and a warning
-        that says why.
-        """
+        """The step captured, else a plainer one, or none, with a warning that says why."""
         for compiled in (True, False) if self.setting.compile else (False,):
             half = compiled and self.setting.half
             try:
@@ -112,17 +110,14 @@ class StackTrainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                what = (
-                    "compiled; it runs uncompiled, in full precision"
-                    if compiled
-                    else "captured; it runs unrecorded"
-                )
-                reason = (
-                    f"{type(error).__name__}: "
-                    f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-                )
+                what = "captured; it runs unrecorded"
+                if compiled:
+                    what = "compiled; it runs uncompiled, in full precision"
+                first_line = next(iter(str(error).strip().splitlines()), "")
                 warnings.warn(
-                    f"a training step could not be {what} ({reason})", RuntimeWarning, stacklevel=2
+                    f"a training step could not be {what} ({type(error).__name__}: {first_line})",
+                    RuntimeWarning,
+                    stacklevel=2,
                 )
         return None
 
@@ -182,12 +177,13 @@ class LaneStack:
         moving = [number < length for length in self.lengths[:width]]
         if all(moving):
             return new
-        on = torch.tensor(moving, device=self.lanes[0].device)
+        on = torch.tensor(moving, device=self.lanes[0].device)  # lanes
         still = [*old, *(torch.zeros_like(value) for value in new[len(old) :])]
-        return [
-            torch.where(on.reshape(-1, *[1] * (a.dim() - 1)), a, b)
-            for a, b in zip(new, still, strict=True)
-        ]
+        held = []
+        for moved, kept in zip(new, still, strict=True):
+            where = on.reshape(-1, *[1] * (moved.dim() - 1))  # lanes x 1 x ...
+            held.append(torch.where(where, moved, kept))
+        return held
 
     def take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
         """Go on from here; metrics are added up."""
@@ -215,14 +211,11 @@ class LaneStack:
     def results(self) -> list[Trained]:
         self.narrow(0)
         totals = {name: total.tolist() for name, total in self.totals.items()}
-        means = [
-            {name: total[place] / length for name, total in totals.items() if length}
-            for place, length in enumerate(self.lengths)
-        ]
-        return [
-            Trained(*self.done[place], length, means[place])
-            for place, length in enumerate(self.lengths)
-        ]
+        results = []
+        for place, length in enumerate(self.lengths):
+            means = {name: total[place] / length for name, total in totals.items() if length}
+            results.append(Trained(*self.done[place], length, means))
+        return results
 
 
 def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, range]]:
@@ -260,9 +253,7 @@ def _stacked(trees: Sequence[Tree]) -> Tree:
 def _shared_or_stacked(
     trees: Sequence[Tree], device: torch.device
 ) -> tuple[Callable[[int], Tree], tuple[bool, ...], Tree]:
-    """The trees as one, for any width; which leaves all of them share; and the lanes' axis of each
-    leaf.
-    """
+    """The trees as one, for any width; which leaves are shared; each leaf's axis of lanes."""
     columns = list(zip(*(pytree.tree_leaves(part) for part in trees), strict=True))
     shape = pytree.tree_structure(trees[0])
     same = tuple(all(leaf is column[0] for leaf in column) for column in columns)

@@ -26,9 +26,7 @@ PATHS = (
 
 
 class ChannelsLast(CustomGraphPass):
-    """Every tensor that a convolution reads is laid out in channels_last, once for all that read
-    it.
-    """
+    """Lays out in channels_last, once for all its readers, each tensor a convolution reads."""
 
     def __call__(self, graph: Graph) -> None:
         laid_out: dict[Any, Node] = {}

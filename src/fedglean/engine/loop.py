@@ -1,6 +1,4 @@
-"""The executor `loop`: one client after the other. The reference that every other executor must
-equal.
-"""
+"""The executor `loop`: one client after the other, the reference that all others must equal."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,10 +19,9 @@ from fedglean.tree import Tree
 
 
 class Loop:
-    """Serves requests one by one. `widest` is how many trainings at once fit into memory, if not
-    all did.
-    """
+    """Serves requests one by one."""
 
+    #: How many trainings at once fit into memory, if not all did.
     widest: int | None = None
 
     def __init__(self, setting: Setting) -> None:
@@ -60,10 +57,8 @@ class Loop:
         raise TypeError(f"a client awaits Train, Predict, Apply or Statistics, not {request!r:.80}")
 
     def _train(self, request: Train, key: int) -> Trained:
-        models, memory = (
-            _laid_out(tree.trainable(request.models), channels_last),
-            request.start_memory(),
-        )
+        models = _laid_out(tree.trainable(request.models), channels_last)
+        memory = request.start_memory()
         leaves, structure = pytree.tree_flatten((models, memory))
         state: Sequence[Tensor] = leaves
         frozen = pytree.tree_leaves(dict(request.frozen))
@@ -76,13 +71,9 @@ class Loop:
                 )
             step = self.steps[signature]
             new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
-            state, metrics = (
-                new[: len(state)],
-                dict(zip(step.names, new[len(state) :], strict=True)),
-            )
-            totals = {
-                name: value.double() + totals.get(name, 0.0) for name, value in metrics.items()
-            }
+            state, metrics = new[: len(state)], new[len(state) :]
+            for name, value in zip(step.names, metrics, strict=True):
+                totals[name] = value.double() + totals.get(name, 0.0)
         means = {name: float(total) / request.length for name, total in totals.items()}
         models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
         return Trained(models, memory, request.length, means)
@@ -115,9 +106,7 @@ class Loop:
 
 
 def _laid_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:
-    """Images and kernels in another order in memory. The order shows in last bits, so none is left
-    behind.
-    """
+    """Images and kernels in another order in memory; all of them, for it shows in last bits."""
     return tree.map(
         lambda leaf: order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf, part
     )

@@ -17,9 +17,7 @@ from fedglean.engine.pool import ForkedPool, WorkerProcess, pack, unpack, work
 
 
 class GpuPool(ForkedPool):
-    """`first` is what a process must do before it can read what it is sent, and compute as its
-    parent does.
-    """
+    """One process a GPU; `first` is what each must do before it reads what it is sent."""
 
     def __init__(self, first: Callable[[], object]) -> None:
         super().__init__()

@@ -40,9 +40,7 @@ PATIENCE = 300.0
 
 
 class _Portable(CloudPickler):  # type: ignore[misc]
-    """Pickles what is to be unpickled on another machine, methods of a script or a notebook
-    included.
-    """
+    """Pickles for another machine, methods of a script or a notebook included."""
 
     def reducer_override(self, value: Any) -> Any:
         return as_bytes(value) if isinstance(value, Tensor) else super().reducer_override(value)
@@ -50,9 +48,7 @@ class _Portable(CloudPickler):  # type: ignore[misc]
 
 def pack(value: Any) -> bytes:
     for name, module in sys.modules.copy().items():
-        if name.startswith(
-            "fedglean_use_"
-        ):  # a user's own file, which the other machine does not have
+        if name.startswith("fedglean_use_"):  # a user's file, which the other machine lacks
             register_pickle_by_value(module)
     content = io.BytesIO()
     _Portable(content).dump(value)
@@ -65,9 +61,7 @@ class Actor:
     def __init__(self, pixels: "np.ndarray[Any, Any]", clients: bytes) -> None:
         settle(torch.device("cpu"), threads=1, deterministic=True)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the images can only be read, which is all that is ever done to them
+            warnings.simplefilter("ignore")  # the images cannot be written, and need not be
             store = torch.from_numpy(pixels)
         self.server = BlockServer(with_images(unpack(clients), store))
 
@@ -104,9 +98,7 @@ class RayWorker:
 
 
 class RayPool:
-    """The actors of one run, if they have been started. Ray is shut down with them if it was
-    started for them.
-    """
+    """The actors of one run, if they have been started; a Ray started for them ends with them."""
 
     def __init__(self) -> None:
         self.workers: list[RayWorker] = []
@@ -128,9 +120,8 @@ class RayPool:
         return ray.put(pack(value))
 
     def wait(self, busy: Sequence[RayWorker]) -> list[RayWorker]:
-        ready, _ = ray.wait(
-            [worker.sent[-1] for worker in busy]
-        )  # an actor's that died is ready too
+        # What an actor that died was sent is ready too.
+        ready, _ = ray.wait([worker.sent[-1] for worker in busy])
         return [worker for worker in busy if worker.sent[-1] in ready]
 
     def stop(self) -> None:
@@ -151,19 +142,16 @@ class RayPool:
                 f"engine.workers is {wanted}, but the Ray cluster has {there} CPUs; 0 uses all of "
                 "them"
             )
-        pixels, rest = (
-            ray.put(clients.federation.hub.store.numpy()),
-            ray.put(pack(without_images(clients))),
-        )
+        pixels = ray.put(clients.federation.hub.store.numpy())
+        rest = ray.put(pack(without_images(clients)))
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(Actor)
         self.workers = [
             RayWorker(kind.remote(pixels, rest)) for _ in range(min(wanted or there, most))
         ]
-        with _told():
-            heard = ray.get(
-                [worker.actor.about.remote() for worker in self.workers], timeout=PATIENCE
-            )
-        for worker, (name, versions) in zip(self.workers, heard, strict=True):
+        with _explain_failed_start():
+            asked = [worker.actor.about.remote() for worker in self.workers]
+            answers = ray.get(asked, timeout=PATIENCE)
+        for worker, (name, versions) in zip(self.workers, answers, strict=True):
             worker.name = name
             if versions != _versions():
                 raise ConfigError(
@@ -173,9 +161,7 @@ class RayPool:
 
 
 def connect(wanted: int) -> None:
-    """Connect to the cluster that $RAY_ADDRESS names; if it is not set, start one on this
-    machine.
-    """
+    """Connect to the cluster that $RAY_ADDRESS names; if it is not set, start one here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address := os.environ.get("RAY_ADDRESS"):
@@ -213,8 +199,8 @@ def _knock(address: str) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Why actors did not start, in a sentence."""
+def _explain_failed_start() -> Iterator[None]:
+    """Say in a sentence why actors did not start."""
     try:
         yield
     except GetTimeoutError as error:

@@ -1,6 +1,4 @@
-"""Workers that serve blocks: what any kind of them must do, and forked processes at the end of a
-pipe.
-"""
+"""Workers that serve blocks: what all kinds must do, and forked processes behind a pipe."""
 
 import multiprocessing
 import os
@@ -42,9 +40,7 @@ class WorkerPool(Protocol):
     """The workers of one run, if they have been started."""
 
     def start(self, wanted: int, most: int, server: BlockServer) -> Sequence[Worker]:
-        """As many as are wanted (0 means one per core), at most `most`, unless they run already;
-        each is a copy of the server.
-        """
+        """Copies of the server, as many as wanted (0: one per core), at most `most`; once a run."""
 
     def pack(self, value: Any) -> Any:
         """What a worker can be sent."""
@@ -64,27 +60,18 @@ def cores() -> int:
 
 
 class _Plain(ForkingPickler):
-    """Pickles for a pipe between a process and its own fork: nothing from outside is ever read with
-    it.
-    """
+    """Pickles for a pipe between a process and its own fork; never reads what is from outside."""
 
     def reducer_override(self, value: Any) -> Any:
         return as_bytes(value) if isinstance(value, Tensor) else NotImplemented
 
 
 def as_bytes(value: Tensor) -> Any:
-    """How a tensor is pickled. Torch would send each one as a shared file, and a long run would run
-    out of files.
-    """
-    # What has no more than one element is contiguous with any stride, but a view as bytes wants a
-    # stride of one.
+    """How a tensor is pickled: torch would send a shared file each, until no more can be opened."""
+    # One element is contiguous with any stride, but a view as bytes wants a stride of one.
     flat = value.detach().cpu().contiguous().as_strided((value.numel(),), (1,))
-    return _tensor, (
-        flat.view(torch.uint8).numpy(),
-        value.dtype,
-        tuple(value.shape),
-        value.device.type,
-    )
+    content = flat.view(torch.uint8).numpy()
+    return _tensor, (content, value.dtype, tuple(value.shape), value.device.type)
 
 
 def _tensor(
@@ -172,10 +159,8 @@ def _forked(server: BlockServer, others: Sequence[Connection]) -> WorkerProcess:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:
-        for line in (
-            ours,
-            *others,
-        ):  # else a worker would keep its siblings from seeing that the parent is gone
+        # Else a worker would keep its siblings from seeing that the parent is gone.
+        for line in (ours, *others):
             line.close()
         work(theirs, server)
 
@@ -191,12 +176,9 @@ def _forked(server: BlockServer, others: Sequence[Connection]) -> WorkerProcess:
 
 
 def work(line: Connection, server: BlockServer) -> NoReturn:
-    """The life of a worker. It leaves when the parent is gone, and tidies up nothing of the
-    parent's.
-    """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes; the parent ends the workers
+    """The life of a worker: it leaves when the parent is gone, and tidies up nothing of its."""
+    # Ctrl-C reaches all processes; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     torch.set_num_threads(1)
@@ -213,9 +195,7 @@ def work(line: Connection, server: BlockServer) -> NoReturn:
 
 
 def _end(workers: list[WorkerProcess], owner: int) -> None:
-    """Workers hold nothing that could be lost, so they are killed. A forked copy of the parent ends
-    nobody.
-    """
+    """Kill the workers, which hold nothing that could be lost; only their own parent may."""
     if os.getpid() != owner:
         return
     for worker in workers:

@@ -1,4 +1,4 @@
-"""What requests must have in common to be served together, or by the same written-down step."""
+"""What requests must have in common to be served together, or by the same recorded step."""
 
 import inspect
 from collections.abc import Hashable
@@ -16,9 +16,9 @@ from fedglean.optimiser import without_rate
 def signature_of(request: Any) -> Any:
     """Requests of one signature can be served together."""
     if isinstance(request, Train):
-        what = known(request.step)
+        what = identity_of(request.step)
         if request.step is None and request.optimiser is not None:
-            what = known(request.loss), without_rate(request.optimiser)
+            what = identity_of(request.loss), without_rate(request.optimiser)
         trees = (tree.trainable(request.models), request.start_memory(), dict(request.frozen))
         leaves, shape = pytree.tree_flatten(trees)
         streams = tuple((name, *_drawing(each)) for name, each in request.streams.items())
@@ -36,10 +36,8 @@ def signature_of(request: Any) -> Any:
     return "other", id(request)
 
 
-def known(function: Any) -> Any:
-    """A method's own function, whichever copy of the method it is bound to: workers unpickle one in
-    every exchange.
-    """
+def identity_of(function: Any) -> Any:
+    """A method's own function, whichever copy it is bound to: each exchange may unpickle one."""
     own = inspect.ismethod(function) and isinstance(function.__self__, Hashable)
     return (function.__func__, function.__self__) if own else function
 
@@ -52,9 +50,7 @@ def _kind(leaf: Any) -> tuple[Any, ...]:
 
 
 def _drawing(stream: Stream) -> tuple[Any, ...]:
-    """What lanes must have in common to be drawn for together; how many images there are is each
-    client's business.
-    """
+    """What lanes must have in common to be drawn for together; the number of images may differ."""
     store, label = stream.images.store, stream.images.label
-    known = None if label is None else (label.shape[1:], label.dtype)
-    return stream.views, stream.batch, stream.draw, id(store), known
+    labels = None if label is None else (label.shape[1:], label.dtype)
+    return stream.views, stream.batch, stream.draw, id(store), labels

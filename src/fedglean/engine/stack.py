@@ -93,9 +93,8 @@ class Stack(Loop):
             except torch.OutOfMemoryError:
                 if len(some) == 1:
                     raise
-            if (
-                trained is None
-            ):  # only here, outside of `except`, have the error's frames let go of their tensors
+            # Outside of `except`: only here have the error's frames let go of their tensors.
+            if trained is None:
                 self.widest = -(-len(some) // 2)
                 self._trainer.forget()
             else:
@@ -111,10 +110,8 @@ class Stack(Loop):
             torch.as_tensor(fold(fold_int(call.key, "view"), own))
             for call, own in zip(calls, positions, strict=True)
         ]
-        index, store = (
-            torch.cat([call.request.images.index for call in calls]),
-            request.images.store,
-        )
+        index = torch.cat([call.request.images.index for call in calls])  # images of all parties
+        store = request.images.store
         size = min(FORWARD, self.setting.images_at_once)
         recipe, dtype = self.setting.recipe, self.setting.dtype
         parts = [
@@ -160,9 +157,7 @@ class Stack(Loop):
     def _rows_of_equal_size(
         self, requests: Sequence[Statistics]
     ) -> Iterator[tuple[int, list[tuple[int, Tensor]], bool]]:
-        """(size, [(party, where in the store its images are)], compiled), as many batches at once
-        as memory likes.
-        """
+        """(size, [(party, where in the store its images are)], compiled), as memory likes."""
         by_size: dict[int, list[tuple[int, Tensor]]] = {}
         for place, request in enumerate(requests):
             for part in _cut(request.images.index, request.batch):

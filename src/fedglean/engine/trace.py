@@ -2,8 +2,8 @@
 
 `vmap` and `grad` find out anew at every step what to do with every operation; for a small model
 that takes longer than the operations. What they find out does not change from step to step, so a
-step that was taken often enough is written down once (`make_fx`) and from then on only repeated:
-the same kernels on the same numbers, to the bit.
+step that was taken often enough is recorded once (`make_fx`) and from then on only repeated: the
+same kernels on the same numbers, to the bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,16 +41,15 @@ class RecordedStep:
         """The new state, followed by the metrics, which are `names`."""
         self.taken += 1
         if self.taken == self.record_after:
-            self.run = _written_down(self._lifted, [*state, *batch, *frozen])
+            self.run = _record(self._lifted, [*state, *batch, *frozen])
         return self.run(*state, *batch, *frozen)
 
     def _lifted(self, *leaves: Tensor) -> list[Tensor]:
         answer = self.lifted(*pytree.tree_unflatten(leaves, self.structure))
         try:
             models, memory, metrics = answer
-            state = self.state.flatten_up_to(
-                (models, memory)
-            )  # its names may have come in another order
+            # The names may have come in another order.
+            state = self.state.flatten_up_to((models, memory))
         except ValueError as error:
             raise TypeError(
                 "a step returns models, memory and metrics; models and memory must be built as it "
@@ -60,7 +59,7 @@ class RecordedStep:
         return [*state, *metrics.values()]
 
 
-def _written_down(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
+def _record(function: Callable[..., Any], leaves: Sequence[Tensor]) -> Callable[..., Any]:
     # These take a moment to load, and short runs need none of them.
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode

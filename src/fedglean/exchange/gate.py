@@ -45,9 +45,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """What an upload of one name must look like: the tree that was sent under it, or that is
-    expected.
-    """
+    """What an upload of one name must look like: the tree that was sent, or that is expected."""
 
     tree: Tree
 
@@ -73,15 +71,10 @@ class Form:
         """Where in a row running variances are, if anywhere."""
         if not any(map(_is_variance, self.leaves)):
             return None
-        return (
-            torch.cat(
-                [
-                    leaf.new_full((leaf.numel(),), _is_variance(path))
-                    for path, leaf in self.leaves.items()
-                ]
-            )
-            > 0
-        )
+        parts = []
+        for path, leaf in self.leaves.items():
+            parts.append(leaf.new_full((leaf.numel(),), _is_variance(path)))
+        return torch.cat(parts) > 0
 
     def judged(self, row: Tensor) -> Tensor:
         """A row as its distance is measured: a variance grows with the square of the weights, so by
@@ -251,9 +244,7 @@ class Gate:
     def _check_size(
         self, name: str, row: Tensor, leaves: Mapping[str, Tensor], form: Form, declared: Declared
     ) -> None:
-        """Finite and not too large, found out in one go: on a GPU every look at a number is a
-        wait.
-        """
+        """Finite and not too large, in one go: on a GPU every look at a number is a wait."""
         if not row.numel():
             return
         expected = self.expected.get(name)
@@ -269,15 +260,11 @@ class Gate:
 
 
 def _length(row: Tensor) -> float:
-    """Of large float32 numbers the squares are too large for float32; then, and only then, in
-    float64.
-    """
+    """The norm, in float64 only where squares are too large for float32."""
     length = float(torch.linalg.vector_norm(row))
-    return (
-        length
-        if math.isfinite(length)
-        else float(torch.linalg.vector_norm(row, dtype=torch.float64))
-    )
+    if math.isfinite(length):
+        return length
+    return float(torch.linalg.vector_norm(row, dtype=torch.float64))
 
 
 def _is_variance(path: str) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedglean import tree
-from fedglean.engine.signature import known
+from fedglean.engine.signature import identity_of
 from fedglean.engine.stack import Stack
 from fedglean.engine.workers import Workers
 from fedglean.inputs.images import Images
@@ -104,7 +104,7 @@ def check_functions_made_once(trial: Trial) -> None:
     """Losses and steps are defined once: what is made anew is neither stacked nor recorded."""
     seen: dict[Any, Any] = {}
     for training in trial.reference.trainings:
-        function = known(training.step or training.loss)
+        function = identity_of(training.step or training.loss)
         code = getattr(function, "__code__", None) or getattr(function, "func", function)
         assert seen.setdefault(code, function) == function, (
             f"{_name(training)} is made anew for each training, so no two of them can be stacked; "
