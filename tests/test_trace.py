@@ -40,13 +40,13 @@ def test_written_down_or_not_every_bit_is_the_same(
     name: str, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    write = trace._written_down
+    write = trace._record
 
     def noted(function: Any, leaves: Any) -> Any:
         written.append(len(leaves))
         return write(function, leaves)
 
-    monkeypatch.setattr(trace, "_written_down", noted)
+    monkeypatch.setattr(trace, "_record", noted)
     options = {"model": "cnn", "rounds": 1, "device": "cpu", "executor": executor, **SOME[name]}
     states = []
     for record_after in (1, 10**9):
