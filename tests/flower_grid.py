@@ -183,7 +183,7 @@ def played(
 
 
 def same(ours: Progress, theirs: Progress, tolerance: float = ROUNDING) -> bool:
-    found = difference(dict(ours.state), dict(theirs.state), tolerance)
+    found = difference(ours.state, theirs.state, tolerance)
     assert found is None, found
     return True
 

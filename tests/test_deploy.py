@@ -80,7 +80,7 @@ def test_also_when_an_upload_was_refused_in_between(method: str, tmp_path: Path)
     assert refusals(there) == refusals(here) and {client for client, _ in refusals(here)} == {1, 3}
     assert same(here, there)
     unharmed = played(experiment)
-    assert difference(dict(here.state), dict(unharmed.state), ROUNDING) is not None
+    assert difference(here.state, unharmed.state, ROUNDING) is not None
 
 
 class Tampered(LocalGrid):

@@ -103,7 +103,7 @@ def everything(experiment: Experiment) -> dict[str, Any]:
     progress = Progress(0, experiment.start(), ClientStates(), [])
     play([LiveRun(experiment, progress)], lambda lines: None)
     found = tree.named(
-        {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
+        {"state": progress.state, "kept": dict(sorted(progress.kept.states.items()))}
     )
     return {
         "tensors": {name: leaf.numpy().tobytes() for name, leaf in found.items()},

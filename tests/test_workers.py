@@ -81,7 +81,7 @@ def everything(experiment: Experiment, folder: RunFolder | None = None) -> dict[
 
 def tensors(progress: Progress) -> dict[str, bytes]:
     found = tree.named(
-        {"state": dict(progress.state), "kept": dict(sorted(progress.kept.states.items()))}
+        {"state": progress.state, "kept": dict(sorted(progress.kept.states.items()))}
     )
     return {name: leaf.numpy().tobytes() for name, leaf in found.items()}
 

@@ -416,17 +416,18 @@ class Method(ABC):
         default=SGD, kw_only=True, repr=False, metadata={"is_beside": True}
     )
 
-    def start(self, make: MakeModel) -> Record:
-        """The hub's state before round 1, by default one `model`; `make(name, width=1.0)` draws a
+    def start(self, make: MakeModel) -> Any:
+        """The hub's state before round 1: a `State` of the method's own, by default a record of one
+        `model`; `make(name, width=1.0)` draws a
         fresh one.
         """
         return Record(model=make("model"))
 
     @abstractmethod
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: Any) -> Any:
         """One round: the paper's outer loop, returning the new state."""
 
-    def predictors(self, state: Record) -> Mapping[str, "Model | Mixture"]:
+    def predictors(self, state: Any) -> Mapping[str, "Model | Mixture"]:
         """The models to test, by name; the first is the result. By default the state's `model`."""
         return {"model": state.model}
 
@@ -437,7 +438,7 @@ class Method(ABC):
         """
         return False
 
-    async def finish(self, hub: Hub, state: Record) -> Record | None:
+    async def finish(self, hub: Hub, state: Any) -> Any:
         """What is still to be done after the last round: a new state, or None for nothing."""
         return None
 

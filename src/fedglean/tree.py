@@ -7,6 +7,7 @@ never pickle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -38,6 +39,28 @@ pytree.register_pytree_node(
     lambda values, names: Record(zip(names, values, strict=True)),
     serialized_type_name="fedglean.Record",
 )
+
+
+class State:
+    """Base of what the hub of a method goes on from, where that is more than one model: a frozen
+    dataclass of trees. Subclasses are trees themselves, which are stored by the fields' names.
+    """
+
+    def __init_subclass__(cls) -> None:
+        pytree.register_pytree_node(
+            cls,
+            lambda state: (list(_fields(state).values()), tuple(_fields(state))),
+            lambda values, names: cls(**dict(zip(names, values, strict=True))),
+        )
+
+
+def _fields(state: State) -> dict[str, Tree]:
+    return {each.name: getattr(state, each.name) for each in fields(state)}  # type: ignore[arg-type]
+
+
+def restored(stored: Tree, like: Tree) -> Tree:
+    """A state as it is read from a file, in the class of another one of the same method."""
+    return type(like)(**stored) if isinstance(like, State) else stored
 
 
 def map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -97,6 +120,8 @@ def _children(tree: Tree) -> list[tuple[str, Tree]] | None:
     # passed over.
     if isinstance(tree, Model):
         return [*tree.parameters.items(), *tree.statistics.items()]
+    if isinstance(tree, State):
+        return list(_fields(tree).items())
     if isinstance(tree, Mapping):
         return [(str(name), child) for name, child in tree.items()]
     if isinstance(tree, list | tuple):
@@ -135,6 +160,8 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
             dict(zip(template.parameters, parts[:count], strict=True)),
             dict(zip(template.statistics, parts[count:], strict=True)),
         )
+    if isinstance(template, State):
+        return type(template)(*parts)
     if isinstance(template, Mapping):
         return type(template)(zip(template, parts, strict=True))  # type: ignore[call-arg]
     return type(template)(parts)
@@ -171,6 +198,8 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
             {"parameters": tree.parameters, "statistics": tree.statistics}, prefix
         )
         return {"model": tree.architecture.to_json(), "parts": parts}, tensors
+    if isinstance(tree, State):
+        tree = Record(_fields(tree))
     if isinstance(tree, Mapping):
         keys, children = list(tree), list(tree.values())
         kind = "record" if isinstance(tree, Record) else "dict"

@@ -41,7 +41,16 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class CBAFedState(State):
+    """The model, that of some rounds ago, and how many images of each class are trusted."""
+
+    model: Model
+    older: Model
+    counts: Tensor
 
 
 @dataclass(frozen=True)
@@ -93,12 +102,12 @@ class CBAFed(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("CBAFed", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> CBAFedState:
         model = make("model")
         counts = next(iter(model.parameters.values())).new_zeros(model.architecture.classes)
-        return Record(model=model, older=model, counts=counts)
+        return CBAFedState(model=model, older=model, counts=counts)
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: CBAFedState) -> CBAFedState:
         done = hub.round - self.warmup_rounds - 1
         with_labels = [client for client in hub.everyone if hub.clients[client].labelled]
         ask, among = (self.client, hub.everyone) if done >= 0 else (self.warm_up, with_labels)
@@ -115,7 +124,7 @@ class CBAFed(Method):
         elif done and done % self.connect_every == 0:
             model = older = moving_average(older, model, self.global_residual)
         models = await with_statistics({"model": model}, hub, "everyone")
-        return Record(model=models["model"], older=older, counts=reply.sum("counts"))
+        return CBAFedState(model=models["model"], older=older, counts=reply.sum("counts"))
 
     async def warm_up(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

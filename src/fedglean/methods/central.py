@@ -27,7 +27,16 @@ from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, standard_step
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class CentralState(State):
+    """What is trained, its moving average, and both as they are tested."""
+
+    model: Model
+    average: Model
+    tested: dict[str, Model]
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,10 @@ class Central(Method):
                 "use clients = 1 and labels = 'each:N'"
             )
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> CentralState:
         model = self.built(make("model"))
         tested = {name: self.classifier(model) for name in ("average", "model")}
-        return Record(model=model, average=model, tested=tested)
+        return CentralState(model=model, average=model, tested=tested)
 
     def built(self, model: Model) -> Model:
         """What is trained."""
@@ -88,10 +97,10 @@ class Central(Method):
         """What is tested of it."""
         return model
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: CentralState) -> dict[str, Model]:
         return {name: state.tested[name] for name in ("average", "model")}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: CentralState) -> CentralState:
         rate = self.rate * math.cos(7 / 16 * math.pi * hub.progress)
         message = {"model": state.model, "average": state.average, "rate": rate}
         reply = await Ask(
@@ -99,7 +108,7 @@ class Central(Method):
         )
         trained = {name: reply.mean(name) for name in ("average", "model")}
         tested = {name: self.classifier(model) for name, model in trained.items()}
-        return Record(trained, tested=await with_statistics(tested, hub, "everyone"))
+        return CentralState(**trained, tested=await with_statistics(tested, hub, "everyone"))
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

@@ -26,7 +26,7 @@ from fedglean.methods.common import (
 )
 from fedglean.models import Model
 from fedglean.optimiser import SGD, Optimiser, cosine
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,14 @@ GRADIENT = SGD(rate=1.0)
 
 
 @dataclass(frozen=True)
+class FedSGDState(State):
+    """The model and the memory of the hub's optimiser."""
+
+    model: Model
+    memory: Tree
+
+
+@dataclass(frozen=True)
 class FedSGDFixMatch(Method):
     """Labels at the hub: Fig. 2 of SemiFL, where FixMatch works because all gradients of a batch
     are taken together.
@@ -156,11 +164,11 @@ class FedSGDFixMatch(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("FedSGD+FixMatch", hub_labels, instead="fedavg-fixmatch")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedSGDState:
         model = make("model")
-        return Record(model=model, memory=self.sgd.init(model))
+        return FedSGDState(model=model, memory=self.sgd.init(model))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedSGDState) -> FedSGDState:
         model, memory = state.model, state.memory
         rate = torch.tensor(cosine(self.rate, hub.progress), dtype=torch.float64)
         streams = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}
@@ -175,7 +183,7 @@ class FedSGDFixMatch(Method):
             weights, memory = self.sgd.update(dict(model.parameters), memory, gradient, rate)
             model = own.model.with_parameters(weights)
         models = await with_statistics({"model": model}, hub, "everyone")
-        return Record(model=models["model"], memory=memory)
+        return FedSGDState(model=models["model"], memory=memory)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):

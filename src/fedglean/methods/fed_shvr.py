@@ -43,9 +43,18 @@ from fedglean.methods.common import with_statistics
 from fedglean.models import Model
 from fedglean.models.norm import lowest
 from fedglean.optimiser import SGD
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
 
 VIEWS = {"none": "plain", "shift": "shift", "noise": "noise", "dropout": "plain"}
+
+
+@dataclass(frozen=True)
+class FedSHVRState(State):
+    """The model, the mean gradient c that corrections go by, and the model as it is tested."""
+
+    model: Model
+    mean_gradient: Tree
+    tested: Model
 
 
 @dataclass(frozen=True)
@@ -97,16 +106,18 @@ class FedSHVR(Method):
                 "Fed-SHVR needs clients with labels; 'semifl' works with labels at the hub alone"
             )
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedSHVRState:
         model = make("model")
         if self.drops and not model.architecture.drops:
             raise ConfigError(
                 "perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or "
                 "'cnn13'"
             )
-        return Record(model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model)
+        return FedSHVRState(
+            model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model
+        )
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: FedSHVRState) -> dict[str, Model]:
         return {"model": state.tested}
 
     def steps(self, client: Declared) -> int:
@@ -117,7 +128,7 @@ class FedSHVR(Method):
         )
         return max(1, math.floor(epochs))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedSHVRState) -> FedSHVRState:
         model, mean_gradient = state.model, state.mean_gradient
         message = {
             "model": model,
@@ -148,7 +159,7 @@ class FedSHVR(Method):
             share = 1 / sum(images.values())
             mean_gradient = tree.map(lambda c, d: c + share * d, mean_gradient, reply.sum("change"))
         tested = await with_statistics({"model": model}, hub, "everyone")
-        return Record(model=model, mean_gradient=mean_gradient, tested=tested["model"])
+        return FedSHVRState(model=model, mean_gradient=mean_gradient, tested=tested["model"])
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         declared = Declared(len(me.labelled), len(me.unlabelled))

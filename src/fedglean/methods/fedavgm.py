@@ -23,7 +23,15 @@ from fedglean.methods.common import (
 )
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, cosine
-from fedglean.tree import Record
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class FedAvgMState(State):
+    """The model and the velocity of the hub's steps."""
+
+    model: Model
+    velocity: Tree
 
 
 @dataclass(frozen=True)
@@ -61,11 +69,11 @@ class FedAvgM(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedAvgM", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedAvgMState:
         model = make("model")
-        return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
+        return FedAvgMState(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedAvgMState) -> FedAvgMState:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
         once = ["model"] if self.weigh_by == "nothing" else []
         message = {"model": state.model, "rate": rate}
@@ -76,7 +84,7 @@ class FedAvgM(Method):
             state.model, reply.mean("model"), state.velocity, self.global_momentum
         )
         models = await with_statistics({"model": model}, hub, "everyone")
-        return Record(model=models["model"], velocity=velocity)
+        return FedAvgMState(model=models["model"], velocity=velocity)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

@@ -17,7 +17,7 @@ client's psi by itself, so secure aggregation is out of reach.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -46,9 +46,20 @@ from fedglean.methods.common import supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, standard_step
 from fedglean.randomness import key, uniform
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
 
 TAUGHT_BY = {"sigma": "labelled", "psi": "unlabelled"}
+
+
+@dataclass(frozen=True)
+class FedMatchState(State):
+    """The two parts, their sum as it is tested, and every client's last psi and answer to noise."""
+
+    sigma: Model
+    psi: Model
+    tested: Model
+    psis: dict[int, Model]
+    answers: dict[int, Tensor]
 
 
 @dataclass(frozen=True)
@@ -120,16 +131,16 @@ class FedMatch(Method):
                 "another label layout"
             )
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedMatchState:
         sigma = make("model")
         refuse_running_averages(sigma)
         psi = tree.map(lambda weight: self.psi_share * weight, sigma)
-        return Record(sigma=sigma, psi=psi, tested=total(sigma, psi), psis={}, answers={})
+        return FedMatchState(sigma=sigma, psi=psi, tested=total(sigma, psi), psis={}, answers={})
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: FedMatchState) -> dict[str, Model]:
         return {"model": state.tested}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedMatchState) -> FedMatchState:
         sigma = state.sigma
         if len(hub.labelled):
             streams = {"labelled": Stream(hub.labelled, view=self.view, batch=self.hub_batch)}
@@ -143,16 +154,16 @@ class FedMatch(Method):
         each = {client: {"helpers": self.helpers_of(client, state)} for client in helped}
         sent = {"sigma": sigma, "psi": state.psi}
         reply = await Ask(self.client, clients, sent, each=each, once=list(sent), collect="all")
-        new = Record(state, sigma=reply.mean("sigma"), psi=reply.mean("psi"))
+        new = replace(state, sigma=reply.mean("sigma"), psi=reply.mean("psi"))
         models = await with_statistics(
             {"model": total(new.sigma, sparse(new.psi, self.smallest))}, hub, "everyone"
         )
         trees = {client: {**sent, **upload.trees} for client, upload in reply.uploads.items()}
         answers = await answers_to_noise(trees, models["model"])
         psis = {**state.psis, **{client: each["psi"] for client, each in trees.items()}}
-        return Record(new, tested=models["model"], psis=psis, answers={**state.answers, **answers})
+        return replace(new, tested=models["model"], psis=psis, answers={**state.answers, **answers})
 
-    def helpers_of(self, client: int, state: Record) -> list[Model]:
+    def helpers_of(self, client: int, state: FedMatchState) -> list[Model]:
         """psi of the clients that are nearest; none for a client that was never seen."""
         return [state.psis[other] for other in nearest(state.answers, client, self.helpers)]
 

@@ -40,7 +40,18 @@ from fedglean.methods.common import need_labels_at_hub, supervised, with_momentu
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, clipped, cosine, standard_step
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class TwoPartState(State):
+    """The two parts, what the optimisers of both remember, and their sum as it is tested."""
+
+    sigma: Model
+    psi: Model
+    memory: Tree
+    velocity: Tree
+    tested: Model
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ class FedMatchSemiFL(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("SemiFL's FedMatch", hub_labels, instead="fedmatch")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> TwoPartState:
         sigma, psi = make("sigma"), make("psi")
         refuse_running_averages(sigma)
         if not any(map(is_kernel, sigma.parameters.values())):
@@ -92,14 +103,14 @@ class FedMatchSemiFL(Method):
             )
         psi = with_kernels_of(psi, tree.zeros(psi))
         memory, velocity = self.sgd.init(sigma), tree.zeros(dict(psi.parameters))
-        return Record(
+        return TwoPartState(
             sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi)
         )
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: TwoPartState) -> dict[str, Model]:
         return {"model": state.tested}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: TwoPartState) -> TwoPartState:
         rate, psi, velocity = cosine(self.rate, hub.progress), state.psi, state.velocity
         message = {
             "sigma": state.sigma,
@@ -121,7 +132,7 @@ class FedMatchSemiFL(Method):
             rate=rate,
         )
         models = await with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
-        return Record(
+        return TwoPartState(
             sigma=tuned.model,
             psi=psi,
             memory=tuned.memory,

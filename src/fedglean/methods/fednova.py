@@ -43,7 +43,15 @@ from fedglean.methods.common import (
 )
 from fedglean.models import Model
 from fedglean.optimiser import SGD, cosine, standard_step
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class FedNovaState(State):
+    """The model and the velocity of the hub's steps."""
+
+    model: Model
+    velocity: Tree
 
 
 @dataclass(frozen=True)
@@ -90,11 +98,11 @@ class FedNova(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("FedNova", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedNovaState:
         model = make("model")
-        return Record(model=model, velocity=tree.zeros(dict(model.parameters)))
+        return FedNovaState(model=model, velocity=tree.zeros(dict(model.parameters)))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedNovaState) -> FedNovaState:
         model, rate = state.model, cosine(self.rate, hub.progress) if self.annealed else self.rate
         # A client's epochs have at most a step an image, and a gradient is used up to 1 / (1 -
         # momentum) times.
@@ -114,7 +122,7 @@ class FedNova(Method):
         mean = mean.with_parameters(weights)
         model, velocity = with_momentum(model, mean, state.velocity, self.global_momentum)
         models = await with_statistics({"model": model}, hub, "everyone")
-        return Record(model=models["model"], velocity=velocity)
+        return FedNovaState(model=models["model"], velocity=velocity)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

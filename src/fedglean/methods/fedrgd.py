@@ -40,7 +40,16 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class FedRGDState(State):
+    """The model, the mean of every group, and what the hub's copies remember."""
+
+    model: Model
+    means: list[Model]
+    memories: list[Tree]
 
 
 @dataclass(frozen=True)
@@ -77,17 +86,17 @@ class FedRGD(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("FedRGD", hub_labels, instead="hassle")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FedRGDState:
         model = make("model")
         memories = [self.sgd.init(model)] * self.groups
-        return Record(model=model, means=[model] * self.groups, memories=memories)
+        return FedRGDState(model=model, means=[model] * self.groups, memories=memories)
 
     def rate_of(self, hub: Hub) -> float:
         """Grows linearly, then falls along 7/16 of a cosine's half wave, as FixMatch's does."""
         grown = min(1.0, hub.round / (self.warm_up * hub.rounds)) if self.warm_up else 1.0
         return self.rate * grown * math.cos(math.pi * 7 / 16 * hub.progress)
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FedRGDState) -> FedRGDState:
         rate, active = self.rate_of(hub), hub.sample(self.active)
         streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
         copies = await together(
@@ -105,7 +114,9 @@ class FedRGD(Method):
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
         models = await with_statistics({"model": mean}, hub, "everyone")
-        return Record(model=models["model"], means=means, memories=[copy.memory for copy in copies])
+        return FedRGDState(
+            model=models["model"], means=means, memories=[copy.memory for copy in copies]
+        )
 
     def training(
         self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float

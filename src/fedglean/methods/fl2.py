@@ -16,7 +16,7 @@ mean, hub, test. Labels that clients have themselves stay unused, as in SemiFL.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -42,7 +42,16 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, cosine
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class FL2State(State):
+    """The model, the velocity of the hub's steps, and the memory of its optimiser."""
+
+    model: Model
+    velocity: Tree
+    memory: Tree
 
 
 @dataclass(frozen=True)
@@ -81,12 +90,12 @@ class FL2(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("(FL)^2", hub_labels, instead="sage")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> FL2State:
         model = make("model")
         velocity = tree.zeros(dict(model.parameters))
-        return Record(model=model, velocity=velocity, memory=self.sgd.init(model))
+        return FL2State(model=model, velocity=velocity, memory=self.sgd.init(model))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: FL2State) -> FL2State:
         if hub.round == 1 and self.pretraining:
             state = await self.at_hub(hub, state, self.pretraining)
         rate = self.rate_in(hub)
@@ -96,10 +105,10 @@ class FL2(Method):
             moved = with_momentum(
                 state.model, reply.mean("model"), state.velocity, self.global_momentum
             )
-            state = Record(state, model=moved[0], velocity=moved[1])
+            state = replace(state, model=moved[0], velocity=moved[1])
         return await self.at_hub(hub, state, self.epochs)
 
-    async def at_hub(self, hub: Hub, state: Record, epochs: int) -> Record:
+    async def at_hub(self, hub: Hub, state: FL2State, epochs: int) -> FL2State:
         """Training on the hub's labels, then test statistics over everybody's images."""
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
         rate = self.rate_in(hub)
@@ -113,7 +122,7 @@ class FL2(Method):
             rate=rate,
         )
         models = await with_statistics({"model": tuned.model}, hub, "everyone")
-        return Record(state, model=models["model"], memory=tuned.memory)
+        return replace(state, model=models["model"], memory=tuned.memory)
 
     def rate_in(self, hub: Hub) -> float:
         return cosine(self.rate, hub.progress) if self.annealed else self.rate

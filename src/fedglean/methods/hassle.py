@@ -41,10 +41,20 @@ from fedglean.method import (
 )
 from fedglean.methods.common import with_statistics
 from fedglean.models import Model
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
 
 DUALS = ("supervised", "unsupervised")
 RESIDUALS = ("supervised_residual", "unsupervised_residual")
+
+
+@dataclass(frozen=True)
+class HassleState(State):
+    """All models, the duals of the round before, what is tested, and whether residuals are warm."""
+
+    models: dict[str, Model]
+    previous: dict[str, Model]
+    tested: dict[str, Model]
+    warm: bool
 
 
 @dataclass(frozen=True)
@@ -125,18 +135,18 @@ class Hassle(Method):
                 "HASSLE needs clients with labels; 'semifl' works with labels at the hub alone"
             )
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> HassleState:
         models = {name: make(name) for name in DUALS}
         if self.residual:
             models |= {name: make(name, self.residual_width) for name in RESIDUALS}
-        return Record(
+        return HassleState(
             models=models,
             previous={name: models[name] for name in DUALS},
             tested=models,
             warm=False,
         )
 
-    def predictors(self, state: Record) -> dict[str, Model | Mixture]:
+    def predictors(self, state: HassleState) -> dict[str, Model | Mixture]:
         """Ensemble, supervised and unsupervised model, each dual with its residual."""
         tested = state.tested
         models = tuple(tested[name] for name in (*DUALS, *RESIDUALS) if name in tested)
@@ -147,14 +157,16 @@ class Hassle(Method):
         }
         return {"EM": Mixture(models, (0.5,) * 4), **sides}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: HassleState) -> HassleState:
         if self.released and self.residual and not state.warm:
             state = await self.exchange(
                 hub, state, hub.sample(self.active, name="warm-up"), duals=False
             )
         return await self.exchange(hub, state, hub.sample(self.active), duals=True)
 
-    async def exchange(self, hub: Hub, state: Record, to: list[int], duals: bool) -> Record:
+    async def exchange(
+        self, hub: Hub, state: HassleState, to: list[int], duals: bool
+    ) -> HassleState:
         """Send all models, and the supervised one before them, which labels; average what comes
         back by n_L and n_U.
 
@@ -171,7 +183,7 @@ class Hassle(Method):
         # A residual was trained against the duals that were sent: it is tested with those (w^(t-1)
         # + r^(t)).
         tested = models | (state.previous if self.released else old) if self.residual else models
-        return Record(
+        return HassleState(
             models=models, previous=old if duals else state.previous, tested=tested, warm=True
         )
 

@@ -23,7 +23,7 @@ aggregation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -46,9 +46,17 @@ from fedglean.methods.proxies import (
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, standard_step
 from fedglean.randomness import fold_int, order
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
 
 LARGEST = 4096
+
+
+@dataclass(frozen=True)
+class ProxyFLState(State):
+    """The model and the shares of the classes among trusted images."""
+
+    model: Model
+    prior: Tensor
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class ProxyFL(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("ProxyFL", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> ProxyFLState:
         model = make("model")
         classes, features = model.parameters["output.weight"].shape
         if features > LARGEST:
@@ -111,15 +119,15 @@ class ProxyFL(Method):
                 f"{model.architecture.name} has {features}"
             )
         prior = model.parameters["output.bias"].new_full((classes,), 1 / classes)
-        return Record(model=model, prior=prior)
+        return ProxyFLState(model=model, prior=prior)
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: ProxyFLState) -> dict[str, Model]:
         named = {
             name: state.model.parameters[name] for name in state.model.architecture.plan.parameters
         }
         return {"model": Model(state.model.architecture, named, state.model.statistics)}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: ProxyFLState) -> ProxyFLState:
         model = with_projections(state.model, hub.key) if hub.round == 1 else state.model
         message = {"model": model, "prior": state.prior}
         expect = {
@@ -136,7 +144,7 @@ class ProxyFL(Method):
             collect="all",
         )
         if not reply.has("model"):
-            return Record(state, model=model)
+            return replace(state, model=model)
         mean, counts = reply.mean("model"), reply.sum("counts")
         sent = [
             upload.trees["model"] for upload in reply.uploads.values() if "model" in upload.trees
@@ -153,7 +161,7 @@ class ProxyFL(Method):
             if float(counts.sum())
             else state.prior
         )
-        return Record(model=models["model"], prior=prior)
+        return ProxyFLState(model=models["model"], prior=prior)
 
     def tuned(self, proxies: Tensor, rows: Tensor, key: int) -> Tensor:
         """Global proxy tuning: SGD over the clients' rows (clients x classes x features)."""

@@ -35,7 +35,15 @@ from fedglean.method import (
 from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import SGD
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class ScaffoldState(State):
+    """The model and the hub's control variate c."""
+
+    model: Model
+    control: Tree
 
 
 @dataclass(frozen=True)
@@ -63,11 +71,11 @@ class Scaffold(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("SCAFFOLD", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> ScaffoldState:
         model = make("model")
-        return Record(model=model, control=tree.zeros(dict(model.parameters)))
+        return ScaffoldState(model=model, control=tree.zeros(dict(model.parameters)))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: ScaffoldState) -> ScaffoldState:
         model, control = state.model, state.control
         expect = {"change": Expect(control, bound=1e3)}
         message = {"model": model, "control": control}
@@ -83,7 +91,7 @@ class Scaffold(Method):
         )
         control = tree.map(lambda c, change: c + change / members, control, reply.sum("change"))
         models = await with_statistics({"model": mean.with_parameters(weights)}, hub, "everyone")
-        return Record(model=models["model"], control=control)
+        return ScaffoldState(model=models["model"], control=control)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

@@ -13,7 +13,15 @@ from fedglean.methods.common import (
 )
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, cosine
-from fedglean.tree import Record
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class HubTrainingState(State):
+    """The model and the memory of its optimiser."""
+
+    model: Model
+    memory: Tree
 
 
 @dataclass(frozen=True)
@@ -40,11 +48,11 @@ class HubTraining(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("training at the hub", hub_labels, instead="fedavg")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> HubTrainingState:
         model = make("model")
-        return Record(model=model, memory=self.sgd.init(model))
+        return HubTrainingState(model=model, memory=self.sgd.init(model))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: HubTrainingState) -> HubTrainingState:
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
         rate = cosine(self.rate, hub.progress)
         trained = await Train(
@@ -57,9 +65,9 @@ class HubTraining(Method):
             rate=rate,
         )
         models = await with_statistics({"model": trained.model}, hub, "hub")
-        return Record(model=models["model"], memory=trained.memory)
+        return HubTrainingState(model=models["model"], memory=trained.memory)
 
-    async def finish(self, hub: Hub, state: Record) -> Record | None:
+    async def finish(self, hub: Hub, state: HubTrainingState) -> HubTrainingState | None:
         """SemiFL ends on one more training at the hub: what it is measured against does too."""
         return await self.round(hub, state)
 

@@ -23,7 +23,15 @@ from fedglean.methods.common import need_labels_at_clients, supervised, with_sta
 from fedglean.methods.scaffold import corrected
 from fedglean.models import Model
 from fedglean.optimiser import SGD
-from fedglean.tree import Record
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class VRLSGDState(State):
+    """The model and the mean c of the workers' corrections."""
+
+    model: Model
+    control: Tree
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,11 @@ class VRLSGD(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_clients("VRL-SGD", clients)
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> VRLSGDState:
         model = make("model")
-        return Record(model=model, control=tree.zeros(dict(model.parameters)))
+        return VRLSGDState(model=model, control=tree.zeros(dict(model.parameters)))
 
-    async def round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: VRLSGDState) -> VRLSGDState:
         model, control = state.model, state.control
         steps = 1 if self.warm_up and hub.round == 1 else self.period
         message = {"model": model, "control": control, "steps": steps}
@@ -69,7 +77,7 @@ class VRLSGD(Method):
             dict(mean.parameters),
         )
         models = await with_statistics({"model": mean}, hub, "everyone")
-        return Record(model=models["model"], control=control)
+        return VRLSGDState(model=models["model"], control=control)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.labelled):

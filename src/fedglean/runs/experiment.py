@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,7 +30,6 @@ from fedglean.models import Architecture, Model
 from fedglean.randomness import fold_int
 from fedglean.runs.config import AUTO, Config, make_method
 from fedglean.runs.evaluate import Evaluator
-from fedglean.tree import Record
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Experiment:
     def placement(self) -> Placement:
         return self.exchanger.placement
 
-    def start(self) -> Record:
+    def start(self) -> Any:
         """The hub's state before the first round."""
         return self.method.start(ModelMaker(self.config, self.dataset))
 

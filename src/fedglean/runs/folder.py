@@ -25,7 +25,6 @@ from fedglean.runs.evaluate import Predictor
 from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
 from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
-from fedglean.tree import Record
 from fedglean.version import __version__
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Progress:
     """
 
     done: int
-    state: Record
+    state: Any
     kept: ClientStates
     history: list[dict[str, Any]]
     writing: float = 0.0

@@ -23,7 +23,7 @@ from fedglean.runs.experiment import Experiment, prepare, settled_for
 from fedglean.runs.folder import Progress, RunFolder, commit
 from fedglean.runs.run import Run
 from fedglean.runs.trained import TrainedModel
-from fedglean.tree import Record
+from fedglean.tree import Record, State, restored
 from fedglean.uploads import Reply, Reports, add_reports, mean_reports
 
 OnRound = Callable[[dict[str, Any]], None]
@@ -48,9 +48,9 @@ class LiveRun:
     @classmethod
     def found(cls, experiment: Experiment, folder: RunFolder) -> "LiveRun":
         """As far as the folder says that it has come."""
-        progress = folder.load(experiment.device) or Progress(
-            0, experiment.start(), ClientStates(), []
-        )
+        start = experiment.start()
+        progress = folder.load(experiment.device) or Progress(0, start, ClientStates(), [])
+        progress.state = restored(progress.state, start)
         return cls(experiment, progress, folder)
 
     @property
@@ -147,10 +147,10 @@ def play_rounds(runs: Sequence[tuple[Experiment, Progress]], number: int) -> lis
     phases = _phases(list(hubs.values()), (time.perf_counter() - began) / len(runs))
     lines = []
     for (experiment, progress), side, state in zip(runs, hubs.values(), states, strict=True):
-        if not isinstance(state, Record):
+        if not isinstance(state, Record | State):
             told = f"round {number}, hub: the method returned a {type(state).__name__}"
             raise PartyError(
-                f"{told}; the state for the next round must be a Record, as `start` makes it"
+                f"{told}; the state for the next round must be of the kind that `start` makes"
             )
         progress.state, progress.done = state, number
         progress.history.append(_line(experiment, progress, side, phases))

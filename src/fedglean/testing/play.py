@@ -17,14 +17,14 @@ from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 from fedglean.sealed import pack, unpack
 from fedglean.testing.difference import difference
-from fedglean.tree import Record, Tree
+from fedglean.tree import Tree, restored
 
 
 @dataclass(frozen=True)
 class FinalState:
     """What a run came to: the hub's state, what clients kept, a line for each round."""
 
-    state: Record
+    state: Any
     kept: dict[int, Tree]
     history: list[dict[str, Any]]
 
@@ -78,5 +78,5 @@ def through_bytes(tree: Tree) -> Tree:
 def restarted(progress: Progress) -> Progress:
     """The progress as another process would find it."""
     states = {client: through_bytes(state) for client, state in progress.kept.states.items()}
-    state = through_bytes(progress.state)
+    state = restored(through_bytes(progress.state), progress.state)
     return Progress(progress.done, state, ClientStates(states), list(progress.history))
