@@ -362,11 +362,8 @@ class AsksWhoIsNotThere(Plain):
         return Record(model=reply.mean("model"))
 
 
-@dataclass
-class Mutable(Method):
-    """A dataclass that is not frozen."""
-
-    rate: float = 0.1
+class Undecorated(Method):
+    """No dataclass of its own."""
 
     async def round(self, hub: Hub, state: Record) -> Record:
         return state
@@ -401,7 +398,7 @@ BROKEN: list[tuple[Method, str]] = [
     (SendsTheWholeAnswer(), "'model' is a Trained without tensors"),
     (StumblesOverEmptyClients(), "client 0.*an empty stream"),
     (AsksWhoIsNotThere(), "clients are 0 to 7; an Ask cannot go to 99"),
-    (Mutable(), "not a frozen dataclass"),
+    (Undecorated(), "not a frozen dataclass"),
 ]
 
 
