@@ -60,7 +60,9 @@ def _fields(state: State) -> dict[str, Tree]:
 
 def restored(stored: Tree, like: Tree) -> Tree:
     """A state as it is read from a file, in the class of another one of the same method."""
-    return type(like)(**stored) if isinstance(like, State) else stored
+    if isinstance(like, State) and isinstance(stored, Record):
+        return type(like)(**stored)
+    return stored
 
 
 def map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
