@@ -163,7 +163,7 @@ def train(
     progress, worst = Progress(0, method.start(small_model), ClientStates(), []), 0.0
     for number in range(1, rounds + 1):
         play_round(case, progress, number)
-        if "control" in progress.state:
+        if hasattr(progress.state, "control"):
             worst = max(worst, imbalance(progress))
     return progress, worst
 
