@@ -32,7 +32,7 @@ ROOMS = {
     "data": "errors inputs method randomness sealed tree",
     "exchange": "errors inputs method tree uploads",
     "engine": f"{PURE} data.federation exchange sealed version",
-    "trust": "data.cache errors",
+    "trust": "errors sealed",
     "studies": "",
     "names": f"{PURE} data engine exchange methods report.tracker studies trust",
     "runs": f"{PURE} data engine exchange methods names report.page report.plots "

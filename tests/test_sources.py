@@ -10,7 +10,7 @@ import pickle
 import shutil
 import struct
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +19,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedglean.data.cache import cache_folder, cached
-from fedglean.data.compact import SVHN_SHEETS, svhn_part, to_size
+import sheets
 from fedglean.data.dataset import channel_statistics
 from fedglean.data.digests import DIGESTS
-from fedglean.data.formats import cifar10_pickles, class_ranks, read_idx, read_pickle
+from fedglean.data.formats import cifar10_parts, class_ranks, digest, read_idx, read_pickle
 from fedglean.data.sources import DATASETS, PUBLISHED, Dataset, Published, load, load_published
 from fedglean.errors import ConfigError, DataError
+from fedglean.names import Names
 from fedglean.randomness import key, order
+from fedglean.sealed import cache_folder
 
 RANDOM = np.random.default_rng(7)
 
@@ -290,7 +290,7 @@ def test_a_pickle_that_names_a_function_is_refused_and_runs_nothing(
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": Trap(), "labels": []}, protocol=2))
     with pytest.raises(DataError, match="which no published one does"):
-        list(cifar10_pickles({"data_batch_1": path}))
+        list(cifar10_parts({"data_batch_1": path}))
     assert not (tmp_path / "harm").exists()
 
 
@@ -338,23 +338,7 @@ def as_records(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> 
     )
 
 
-def as_sheets(root: Path, split: str, rows: np.ndarray, labels: np.ndarray) -> None:
-    folder = root / "cifar100"
-    folder.mkdir(exist_ok=True)
-    old = dict(np.load(folder / "labels.npz")) if (folder / "labels.npz").exists() else {}
-    np.savez(folder / "labels.npz", **{**old, f"{split}_fine": labels.astype(np.uint8)})
-    numbers = class_ranks(labels) // 50 if split == "train" else (class_ranks(labels) >= 40)
-    for number in np.unique(numbers):
-        tiles = upright(rows)[numbers == number]
-        sheet = np.zeros((32 * 10, 32 * 10, 3), np.uint8)
-        for at, tile in enumerate(tiles):
-            sheet[32 * (at // 10) : 32 * (at // 10 + 1), 32 * (at % 10) : 32 * (at % 10 + 1)] = tile
-        Image.fromarray(sheet).save(
-            folder / f"{split}_{int(number)}.webp", lossless=True, exact=True
-        )
-
-
-@pytest.mark.parametrize("write", [as_pickle, as_records, as_sheets])
+@pytest.mark.parametrize("write", [as_pickle, as_records])
 def test_cifar100_comes_in_published_order_from_every_layout(
     write: Callable[[Path, str, np.ndarray, np.ndarray], None], tmp_path: Path
 ) -> None:
@@ -372,22 +356,23 @@ def test_cifar100_comes_in_published_order_from_every_layout(
         )
 
 
-def test_a_part_of_cifar100_has_to_be_allowed(tmp_path: Path) -> None:
-    known = tiny_cifar100(tmp_path, as_sheets)
-    (tmp_path / "cifar100" / "train_1.webp").unlink()
-    with pytest.raises(
-        DataError, match=r"only \d+ of 150 training and 150 of 150 test images.*--allow-partial"
-    ):
+def test_a_missing_part_has_to_be_allowed(tmp_path: Path) -> None:
+    known = write_cifar10(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").unlink()
+    with pytest.raises(DataError, match=r"data_batch_2 is missing.*--allow-partial"):
         load_published(known, tmp_path)
     dataset = load_published(known, tmp_path, allow_partial=True)
-    assert 0 < len(dataset.train_labels) < 150
+    assert len(dataset.train_labels) == 20 and len(dataset.test_labels) == 5
 
 
-def test_no_training_image_at_all_cannot_be_allowed(tmp_path: Path) -> None:
-    known = tiny_cifar100(tmp_path, as_sheets)
-    for path in (tmp_path / "cifar100").glob("train_*.webp"):
-        path.unlink()
-    with pytest.raises(DataError, match="only 0 of 150 training"):
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_set_without_any_training_or_test_image_cannot_be_allowed(
+    split: str, tmp_path: Path
+) -> None:
+    known, _ = tiny_mnist(tmp_path / "mnist")
+    stem = "train" if split == "train" else "t10k"
+    (tmp_path / "mnist" / f"{stem}-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=f"only 0 of . {split} images"):
         load_published(known, tmp_path, allow_partial=True)
 
 
@@ -423,78 +408,10 @@ def test_svhn_mats_have_their_axes_turned_and_their_zeros_mended(
         load_published(replace(PUBLISHED["svhn"], digests=digests, sizes=(5, 5)), tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(20, 20), (50, 41), (28, 32), (13, 40)])
-def test_scaling_agrees_with_pillow_away_from_the_edges(shape: tuple[int, int]) -> None:
-    smooth = RANDOM.integers(0, 256, (6, 6, 3), dtype=np.uint8)
-    cut = np.asarray(Image.fromarray(smooth).resize(shape[::-1], Image.Resampling.BILINEAR))
-    ours = to_size(cut[:, :, None])[:, :, 0].astype(int)
-    theirs = np.asarray(Image.fromarray(cut).resize((32, 32), Image.Resampling.BICUBIC)).astype(int)
-    edge = 8
-    assert np.abs(ours - theirs)[edge:-edge, edge:-edge].max() <= 1
-
-
 @given(st.lists(st.integers(0, 4), max_size=40))
 def test_a_rank_counts_earlier_images_of_the_class(labels: list[int]) -> None:
     expected = [labels[:at].count(label) for at, label in enumerate(labels)]
     assert class_ranks(np.array(labels, dtype=np.int64)).tolist() == expected
-
-
-def counted(calls: list[int]) -> Callable[[], Mapping[str, torch.Tensor]]:
-    def decode() -> Mapping[str, torch.Tensor]:
-        calls.append(1)
-        return {
-            "train_images": torch.arange(12, dtype=torch.uint8).reshape(3, 1, 2, 2),
-            "train_labels": torch.arange(3),
-        }
-
-    return decode
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FEDGLEAN_CACHE", str(tmp_path / "cache"))
-    path = tmp_path / "source.bin"
-    path.write_bytes(b"published")
-    return path
-
-
-def test_a_second_load_comes_from_the_cache(source: Path) -> None:
-    calls: list[int] = []
-    first, second = cached("x", [source], counted(calls)), cached("x", [source], counted(calls))
-    assert len(calls) == 1 and all(torch.equal(first[name], second[name]) for name in first)
-    assert [path.suffix for path in cache_folder().iterdir()] == [".safetensors"]
-
-
-def test_a_changed_source_is_decoded_again(source: Path) -> None:
-    calls: list[int] = []
-    cached("x", [source], counted(calls))
-    source.write_bytes(b"something else")
-    cached("x", [source], counted(calls))
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize("at", [0, 9, 40, -1, -20])
-def test_a_corrupt_cache_is_decoded_again_and_mended(at: int, source: Path) -> None:
-    calls: list[int] = []
-    first = cached("x", [source], counted(calls))
-    (path,) = cache_folder().iterdir()
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= 1
-    path.write_bytes(raw)
-    again = cached("x", [source], counted(calls))
-    assert len(calls) == 2 and torch.equal(again["train_images"], first["train_images"])
-    cached("x", [source], counted(calls))
-    assert len(calls) == 2
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDGLEAN_CACHE", str(source / "below a file"))
-    calls: list[int] = []
-    for _ in range(2):
-        assert len(cached("x", [source], counted(calls))["train_labels"]) == 3
-    assert len(calls) == 2
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,73 +422,77 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert cache_folder() == Path.home() / ".cache" / "fedglean"
 
 
-def real(name: str, root: Path) -> Dataset:
-    if not (root / "decoded.json").exists():
+def published(root: Path) -> dict[str, str]:
+    """Checksums by name and part."""
+    path = root / "decoded.json"
+    if not path.exists():
         pytest.skip(f"{root} has no decoded.json to compare with")
-    return load(name, root, allow_partial=True)
-
-
-def published(root: Path) -> dict[str, dict[str, object]]:
-    table = json.loads((root / "decoded.json").read_text())
+    table = json.loads(path.read_text())
     return {
-        name.replace("fashion_mnist", "fashion-mnist"): entry
+        name.replace("fashion_mnist", "fashion-mnist"): entry["sha256"]
         for name, entry in table.items()
         if "/" in name
     }
 
 
 def test_the_table_of_digests_is_the_published_one(real_data: Path) -> None:
-    if not (real_data / "decoded.json").exists():
-        pytest.skip(f"{real_data} has no decoded.json to compare with")
-    ours = {f"{name}/{part}": sha for name, parts in DIGESTS.items() for part, sha in parts.items()}
-    theirs = {name: entry["sha256"] for name, entry in published(real_data).items()}
-    assert {name: value for name, value in ours.items() if not name.endswith(".mat")} == theirs
+    theirs = published(real_data)
+    for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
+        for part, sha256 in DIGESTS[name].items():
+            assert theirs.pop(f"{name}/{part}") == sha256
+    assert {name.partition("/")[0] for name in theirs} == {"svhn"}
+
+
+@pytest.fixture(scope="module")
+def standard(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the published form of what is there as sheets."""
+    if not (real_data / "cifar10" / "train_0.webp").exists():
+        return real_data
+    folder = tmp_path_factory.mktemp("standard")
+    sheets.write_cifar10(real_data, folder)
+    for name in ("MNIST", "FashionMNIST"):
+        (folder / name).symlink_to(real_data / name)
+    return folder
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
-def test_real_images_have_the_published_digests(name: str, real_data: Path) -> None:
-    dataset = real(name, real_data)
-    for split in ("train", "test"):
-        images = pixels(dataset, split)
-        labels = (dataset.train_labels if split == "train" else dataset.test_labels).numpy()
-        parts = {
-            part: entry
-            for part, entry in published(real_data).items()
-            if part.startswith(f"{name}/{split}")
-        }
-        size = len(labels) // len(parts)
-        for number, entry in enumerate(parts.values()):
-            at = np.arange(number * size, (number + 1) * size)
-            assert sha(images[at], labels[at], at) == entry["sha256"]
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_real_sets_have_the_published_shape_classes_and_statistics(
-    name: str, real_data: Path
+def test_real_images_have_the_published_digests_shape_classes_and_statistics(
+    name: str, real_data: Path, standard: Path
 ) -> None:
-    if name == "svhn" and not any(
-        path.stat().st_size > 10**8 for path in cache_folder().glob("svhn-*")
-    ):
-        pytest.skip(
-            "SVHN takes 10 s to decode: set FEDGLEAN_CACHE to a folder where it was decoded once"
-        )
-    dataset, known = real(name, real_data), PUBLISHED[name]
+    dataset, known = load(name, standard), PUBLISHED[name]
+    for split, labels in (("train", dataset.train_labels), ("test", dataset.test_labels)):
+        images = pixels(dataset, split)
+        parts = [
+            sha256
+            for part, sha256 in published(real_data).items()
+            if part.startswith(f"{name}/{split}")
+        ]
+        size = len(labels) // len(parts)
+        for number, sha256 in enumerate(parts):
+            at = np.arange(number * size, (number + 1) * size)
+            assert sha(images[at], labels.numpy()[at], at) == sha256
     size = (1, 28, 28) if "mnist" in name else (3, 32, 32)
     assert dataset.train_images.shape[1:] == size and dataset.train_images.dtype == torch.uint8
     assert dataset.train_labels.unique().tolist() == list(range(len(known.classes)))
     assert known.mean == pytest.approx(channel_statistics(dataset.train_images)[0], abs=2e-3)
 
 
-def test_real_svhn_test_digits_have_the_published_digest(real_data: Path) -> None:
+def test_sheets_give_digits_with_the_published_digest(real_data: Path) -> None:
     if not (real_data / "svhn" / "test.npz").exists():
-        pytest.skip(f"{real_data} has no SVHN in the compact form")
-    part = svhn_part(
-        "test", {path.name: path for path in (real_data / "svhn").iterdir()}, SVHN_SHEETS["test"]
-    )
-    assert (
-        sha(part.images, part.labels, np.arange(26_032))
-        == published(real_data)["svhn/test"]["sha256"]
-    )
+        pytest.skip(f"{real_data} has no SVHN as sheets")
+    part = sheets.svhn_part("test", real_data / "svhn")
+    assert digest(part) == published(real_data)["svhn/test"]
+
+
+def test_a_file_of_sheets_brings_what_there_is_of_a_set(real_data: Path) -> None:
+    if not (real_data / "cifar100" / "labels.npz").exists():
+        pytest.skip(f"{real_data} has no CIFAR-100 as sheets")
+    source = Names.of(sheets.__file__).find("DATASETS", "cifar100-sheets")
+    dataset = load("cifar100-sheets", real_data, source=source)
+    assert dataset.train_images.shape[1:] == (3, 32, 32) and len(dataset.classes) == 100
+    assert dataset.train_labels.unique().tolist() == list(range(100))
+    mean, _ = channel_statistics(dataset.train_images)
+    assert dataset.mean == pytest.approx(mean, abs=1e-2)
 
 
 def test_some_of_the_images_are_the_same_ones_every_time_and_the_test_set_stays() -> None:

@@ -41,6 +41,14 @@ except ImportError:
 COMPACT = (",", ":")
 
 
+def cache_folder() -> Path:
+    """$FEDGLEAN_CACHE, else $XDG_CACHE_HOME/fedglean, else ~/.cache/fedglean."""
+    own = os.environ.get("FEDGLEAN_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fedglean"
+
+
 def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedglean.data.cache import cache_folder
 from fedglean.errors import StorageError
+from fedglean.sealed import cache_folder
 
 #: Code that is named by the module that has it, such as "package.module:Name".
 PLACE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")

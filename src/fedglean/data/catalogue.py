@@ -1,6 +1,4 @@
-"""The published data sets: classes, normalisation, what a weak view may do, and where to get
-them.
-"""
+"""The published data sets: classes, normalisation, weak views, and where to get them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +10,9 @@ from fedglean.data.layouts import LAYOUTS, Layout
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set; `sizes` are the numbers of training and test images, `fetch` says how
-    to get it.
+    """A published data set; `sizes` are the numbers of training and test images.
+
+    `fetch` says how to get it.
     """
 
     name: str

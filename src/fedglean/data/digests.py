@@ -1,9 +1,7 @@
 """Checksums of the published images, whatever layout they come in.
 
 A SHA-256 covers the decoded arrays of one part: pixels N x H x W x C, then labels, then positions
-in the published split, both as little-endian int64. SVHN's `.mat` files are the exception, with the
-MD5 of the file: the compact form cuts the digits out of the full pictures by a recovered rule,
-which is not proved to give every last grey level of the published ones.
+in the published split, both as little-endian int64. Of SVHN only the MD5 of each file is known.
 """
 
 from collections.abc import Mapping
@@ -44,9 +42,6 @@ DIGESTS: Mapping[str, Digests] = MappingProxyType(
             "test_1": "ff1652a3c5468085a2a9df30a0c440b423f9b3438fb71f9378b3630a4072e4cb",
         },
         "svhn": {
-            "train_a": "d3092b283497466f292841e2bdecab281698eb17e31013250b930cf2f00cc226",
-            "train_b": "452d77f20c9bb477bdf7341e56634a5903ad9bbaed992b9d54b62d173c375b07",
-            "test": "739a1685a122e0df82b9e1dfc03404466533f7f81a55bf975062d443ee428c20",
             "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
             "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
         },

@@ -1,7 +1,7 @@
 """Decoders of the published files: idx, CIFAR's pickles and records, SVHN's `.mat`.
 
 A decoder takes the files of one layout by name and yields `Part`s, the units whose checksums are
-known. The compact form has a file of its own, `compact.py`.
+known. Files that are not there are left out.
 """
 
 import gzip
@@ -9,7 +9,7 @@ import hashlib
 import math
 import pickle
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -25,13 +25,21 @@ Pixels = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 Files = Mapping[str, Path]
 
-_BATCHES = {**{f"data_batch_{i + 1}": f"train_{i}" for i in range(5)}, "test_batch": "test_0"}
+CIFAR10_BATCHES: Mapping[str, str] = {
+    "data_batch_1": "train_0",
+    "data_batch_2": "train_1",
+    "data_batch_3": "train_2",
+    "data_batch_4": "train_3",
+    "data_batch_5": "train_4",
+    "test_batch": "test_0",
+}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Images N x H x W x C with their positions in the split; a given `checksum` stands in for that
-    of the pixels.
+    """Images N x H x W x C with their positions in the split.
+
+    A given `checksum` stands in for that of the pixels.
     """
 
     name: str
@@ -67,9 +75,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_idx(path: Path) -> Pixels:
-    """An idx file of bytes, gzipped or not: two zeros, type 8, number of axes, big-endian sizes,
-    values.
-    """
+    """An idx file of bytes: two zeros, type 8, number of axes, big-endian sizes, values."""
     with reading(path):
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         if raw[:3] != b"\x00\x00\x08":
@@ -84,8 +90,11 @@ def read_idx(path: Path) -> Pixels:
 def idx_parts(files: Files) -> Iterator[Part]:
     """(Fashion-)MNIST's four files as two parts."""
     for split, stem in (("train", "train"), ("test", "t10k")):
-        path = files[f"{stem}-images-idx3-ubyte"]
-        images, labels = read_idx(path), read_idx(files[f"{stem}-labels-idx1-ubyte"])
+        pair = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+        if not files.keys() >= set(pair):
+            continue
+        path = files[pair[0]]
+        images, labels = read_idx(path), read_idx(files[pair[1]])
         if images.ndim != 3 or labels.shape != images.shape[:1]:
             raise DataError(
                 f"{path} holds images {images.shape} for labels {labels.shape}; expected one label "
@@ -94,65 +103,36 @@ def idx_parts(files: Files) -> Iterator[Part]:
         yield Part(split, images[..., None], labels.astype(np.int64), np.arange(len(labels)), path)
 
 
-def members(files: Files, wanted: tuple[str, ...]) -> Iterator[tuple[str, Path, bytes]]:
-    """Name, file and bytes of each wanted member, from a folder or out of the one archive there
-    is.
-    """
+def cifar10_parts(files: Files) -> Iterator[Part]:
+    """Batches of 10,000 images."""
+    for batch, path, images, labels in _cifar(files, CIFAR10_BATCHES, "labels", 1):
+        name = CIFAR10_BATCHES[batch]
+        positions = 10_000 * int(name[-1]) + np.arange(len(labels))
+        yield Part(name, images, labels, positions, path)
+
+
+def cifar100_parts(files: Files) -> Iterator[Part]:
+    """Runs of 50 images a class in train, of 40 and 60 in test; the fine labels count."""
+    for split, path, images, labels in _cifar(files, ("train", "test"), "fine_labels", 2):
+        ranks = class_ranks(labels)
+        runs = ranks // 50 if split == "train" else np.minimum(ranks // 40, 1)
+        for run in np.unique(runs):
+            at = np.flatnonzero(runs == run)
+            yield Part(f"{split}_{run}", images[at], labels[at], at, path)
+
+
+def svhn_parts(files: Files) -> Iterator[Part]:
+    """`train_32x32.mat` and `test_32x32.mat`: images along the last axis, the digit 0 is a 10."""
+    from scipy.io import loadmat
+
     for name, path in files.items():
-        if not name.endswith(".tar.gz"):
-            with reading(path):
-                raw = path.read_bytes()
-            yield name, path, raw
-            continue
-        with reading(path), tarfile.open(path) as archive:
-            for entry in archive:
-                member = archive.extractfile(entry) if Path(entry.name).name in wanted else None
-                if member is not None:
-                    yield Path(entry.name).name, path, member.read()
-
-
-def cifar10_pickles(files: Files) -> Iterator[Part]:
-    """`cifar-10-batches-py`: one pickle a batch."""
-    for name, path, raw in members(files, tuple(_BATCHES)):
-        images, labels = read_pickle(raw, path, "labels")
-        yield _batch(_BATCHES[name], images, labels, path)
-
-
-def cifar10_records(files: Files) -> Iterator[Part]:
-    """`cifar-10-batches-bin`: a byte of label, then the pixels, image by image."""
-    for name, path, raw in members(files, tuple(f"{batch}.bin" for batch in _BATCHES)):
-        images, labels = read_records(raw, path, label_bytes=1)
-        yield _batch(_BATCHES[name.removesuffix(".bin")], images, labels, path)
-
-
-def cifar100_pickles(files: Files) -> Iterator[Part]:
-    """`cifar-100-python`: one pickle a split; the fine labels count."""
-    for split, path, raw in members(files, ("train", "test")):
-        images, labels = read_pickle(raw, path, "fine_labels")
-        yield from _runs(split, images, labels, path)
-
-
-def cifar100_records(files: Files) -> Iterator[Part]:
-    """`cifar-100-binary`: coarse label, fine label, pixels."""
-    for name, path, raw in members(files, ("train.bin", "test.bin")):
-        images, labels = read_records(raw, path, label_bytes=2)
-        yield from _runs(name.removesuffix(".bin"), images, labels, path)
-
-
-def read_pickle(raw: bytes, path: Path, labels: str) -> tuple[Pixels, Integers]:
-    """Pixels and labels of one CIFAR pickle, without running anything the file may name."""
-    with reading(path):
-        content = _PixelUnpickler(BytesIO(raw), encoding="latin1").load()
-        return _planes(np.asarray(content["data"], dtype=np.uint8)), np.asarray(
-            content[labels], dtype=np.int64
-        )
-
-
-def read_records(raw: bytes, path: Path, label_bytes: int) -> tuple[Pixels, Integers]:
-    """Pixels and the last label byte of each fixed-size record."""
-    with reading(path):
-        rows = np.frombuffer(raw, np.uint8).reshape(-1, label_bytes + 3072)
-        return _planes(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
+        with reading(path):
+            with path.open("rb") as file:
+                checksum = hashlib.file_digest(file, "md5").hexdigest()
+            content = loadmat(path)
+            images = content["X"].transpose(3, 0, 1, 2)
+            labels = content["y"].reshape(-1).astype(np.int64) % 10
+        yield Part(name, images, labels, np.arange(len(labels)), path, checksum)
 
 
 def class_ranks(labels: Integers) -> Integers:
@@ -164,30 +144,49 @@ def class_ranks(labels: Integers) -> Integers:
     return ranks
 
 
-def cifar100_numbers(split: str, labels: Integers) -> Integers:
-    """The part each CIFAR-100 image belongs to: runs of 50 a class in train, of 40 and 60 in
-    test.
-    """
-    ranks = class_ranks(labels)
-    return ranks // 50 if split == "train" else (ranks >= 40).astype(np.int64)
+def _cifar(
+    files: Files, wanted: Collection[str], key: str, label_bytes: int
+) -> Iterator[tuple[str, Path, Pixels, Integers]]:
+    """Pixels and labels of each wanted file: a pickle, or records if its name ends in `.bin`."""
+    for name, path, raw in _members(files):
+        stem = name.removesuffix(".bin")
+        if stem not in wanted:
+            continue
+        if stem == name:
+            images, labels = read_pickle(raw, path, key)
+        else:
+            images, labels = read_records(raw, path, label_bytes)
+        yield stem, path, images, labels
 
 
-def svhn_mats(files: Files) -> Iterator[Part]:
-    """`train_32x32.mat` and `test_32x32.mat`: images along the last axis, the digit 0 written as
-    10.
-    """
-    from scipy.io import loadmat
-
+def _members(files: Files) -> Iterator[tuple[str, Path, bytes]]:
+    """Name, file and bytes of each file, or of each one in the archive."""
     for name, path in files.items():
-        with reading(path):
-            with path.open("rb") as file:
-                checksum = hashlib.file_digest(file, "md5").hexdigest()
-            content = loadmat(path)
-            images, labels = (
-                content["X"].transpose(3, 0, 1, 2),
-                content["y"].reshape(-1).astype(np.int64) % 10,
-            )
-            yield Part(name, images, labels, np.arange(len(labels)), path, checksum)
+        if not name.endswith(".tar.gz"):
+            with reading(path):
+                raw = path.read_bytes()
+            yield name, path, raw
+            continue
+        with reading(path), tarfile.open(path) as archive:
+            for entry in archive:
+                member = archive.extractfile(entry)
+                if member is not None:
+                    yield Path(entry.name).name, path, member.read()
+
+
+def read_pickle(raw: bytes, path: Path, key: str) -> tuple[Pixels, Integers]:
+    """Pixels and labels of one CIFAR pickle, without running anything the file may name."""
+    with reading(path):
+        content = _PixelUnpickler(BytesIO(raw), encoding="latin1").load()
+        rows = np.asarray(content["data"], dtype=np.uint8)
+        return _planes(rows), np.asarray(content[key], dtype=np.int64)
+
+
+def read_records(raw: bytes, path: Path, label_bytes: int) -> tuple[Pixels, Integers]:
+    """Pixels and the last label byte of each fixed-size record."""
+    with reading(path):
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, label_bytes + 3072)
+        return _planes(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
 
 
 def _planes(rows: Pixels) -> Pixels:
@@ -195,21 +194,10 @@ def _planes(rows: Pixels) -> Pixels:
     return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _batch(name: str, images: Pixels, labels: Integers, path: Path) -> Part:
-    start = 10_000 * int(name[-1])
-    return Part(name, images, labels, start + np.arange(len(labels)), path)
-
-
-def _runs(split: str, images: Pixels, labels: Integers, path: Path) -> Iterator[Part]:
-    numbers = cifar100_numbers(split, labels)
-    for number in np.unique(numbers):
-        at = np.flatnonzero(numbers == number)
-        yield Part(f"{split}_{number}", images[at], labels[at], at, path)
-
-
 def _dtype(code: str, *flags: int) -> np.dtype[np.uint8]:
-    """Bytes and no other type. The flags are dropped: numpy of today warns at the integers that
-    numpy of 2009 wrote.
+    """Bytes and no other type.
+
+    The flags are dropped: numpy of today warns at the integers that numpy of 2009 wrote.
     """
     if code != "u1":
         raise DataError(
@@ -239,9 +227,7 @@ _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 
 class _PixelUnpickler(pickle.Unpickler):
-    """Builds arrays and plain containers and nothing else: a pickle from the net may name any
-    function.
-    """
+    """Builds arrays and plain containers only: a pickle from the net may name any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:

@@ -4,7 +4,7 @@ Nothing is downloaded. Whatever is read of a published set is compared with know
 layout, so that two people who name the same set train on the same pixels.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedglean.data.arrays import from_npz
-from fedglean.data.cache import Tensors, cached
 from fedglean.data.catalogue import PUBLISHED, Published
 from fedglean.data.dataset import Dataset, channel_statistics
 from fedglean.data.folders import from_folder
@@ -32,7 +31,7 @@ class Source:
 
     load: Callable[..., Dataset]
     summary: str
-    on_disk: bool = False
+    is_on_disk: bool = False
 
 
 def load(
@@ -42,15 +41,14 @@ def load(
     images: int | None = None,
     source: Source | None = None,
 ) -> Dataset:
-    """The data set `name`, read from below `root` (for `npz`: from the file `root`; digits need
-    none).
+    """The data set `name`, read from below `root`; `npz` is the file `root`, digits need none.
 
     `allow_partial` accepts a published set of which only some parts are on disk; `images` uses only
     that many training images, the same ones in every run; `source` is what the name stands for, by
     default the package's.
     """
     source = source or source_of(name)
-    if root is None and source.on_disk:
+    if root is None and source.is_on_disk:
         place = "mine.npz" if name == "npz" else "FOLDER"
         raise ConfigError(
             f"the data set '{name}' is read from disk; say where it is with --data-root {place}, "
@@ -72,7 +70,8 @@ def source_of(name: str, known: Mapping[str, Source] | None = None) -> Source:
     known = DATASETS if known is None else known
     if name in known:
         return known[name]
-    if (place := Path(name)).exists():
+    place = Path(name)
+    if place.exists():
         raise ConfigError(
             f"'{name}' is a path on disk, not the name of a data set; for your own images use "
             f"--data {'folder' if place.is_dir() else 'npz'} --data-root {name}"
@@ -85,7 +84,8 @@ def _some_of(dataset: Dataset, images: int) -> Dataset:
         raise ConfigError(
             f"'{dataset.name}' says itself who holds which images; leave out data.images"
         )
-    if images > (count := len(dataset.train_images)):
+    count = len(dataset.train_images)
+    if images > count:
         raise ConfigError(
             f"data.images is {images}, but {dataset.name} has only {count} training images; use at "
             f"most {count}"
@@ -101,16 +101,35 @@ def _some_of(dataset: Dataset, images: int) -> Dataset:
 def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:
     """Find, decode and check one published set."""
     found = _found(known, root)
-    decode = partial(_decode, known, found)
-    tensors = cached(known.name, found.files.values(), decode) if found.layout.slow else decode()
-    _check_complete(known, tensors, root, allow_partial)
+    if found.missing and not allow_partial:
+        raise DataError(
+            f"{known.name} is incomplete: {found.missing[0]} is missing; get it with "
+            f"{known.fetch}, or use what there is with --allow-partial"
+        )
+    parts: dict[str, list[Part]] = {"train": [], "test": []}
+    for part in found.layout.read(found.files):
+        if digest(part) != known.digests.get(part.name):
+            raise DataError(
+                f"{part.source} does not hold the published images or labels of {known.name} (the "
+                f"checksum of part '{part.name}' differs); get it again with {known.fetch}"
+            )
+        parts[part.name.partition("_")[0]].append(part)
+    for split, size in zip(parts, known.sizes, strict=True):
+        count = sum(len(part.labels) for part in parts[split])
+        if count < size and not (allow_partial and count):
+            raise DataError(
+                f"only {count} of {size} {split} images of {known.name} are in {root}; get the "
+                f"rest with {known.fetch}"
+            )
+    train_images, train_labels = _joined(parts["train"])
+    test_images, test_labels = _joined(parts["test"])
     return Dataset(
         name=known.name,
         classes=known.classes,
-        train_images=tensors["train_images"],
-        train_labels=tensors["train_labels"],
-        test_images=tensors["test_images"],
-        test_labels=tensors["test_labels"],
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
         mean=known.mean,
         std=known.std,
         flip=known.flip,
@@ -120,72 +139,26 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
 
 def _found(known: Published, root: Path) -> Found:
     found = find(known.layouts, root)
-    if found is None and find(known.layouts, above := root.absolute().parent):
+    if found is not None:
+        return found
+    above = root.absolute().parent
+    if find(known.layouts, above):
         raise DataError(
             f"there is no {known.name} in {root}, but there is in the folder above; use "
             f"--data-root {above}"
         )
-    if found is None:
-        where = places(known.layouts)
-        raise DataError(
-            f"there is no {known.name} in {root}; get it with {known.fetch}, or name a folder that "
-            f"has {where}"
-        )
-    if found.missing:
-        raise DataError(
-            f"{known.name} is incomplete: {found.missing[0]} is missing; get it with {known.fetch}"
-        )
-    return found
+    raise DataError(
+        f"there is no {known.name} in {root}; get it with {known.fetch}, or name a folder that "
+        f"has {places(known.layouts)}"
+    )
 
 
-def _decode(known: Published, found: Found) -> Tensors:
-    parts = list(found.layout.read(found.files))
-    for part in parts:
-        if digest(part) != known.digests.get(part.name):
-            raise DataError(
-                f"{part.source} does not hold the published images or labels of {known.name} (the "
-                "checksum of part "
-                f"'{part.name}' differs); get it again with {known.fetch}"
-            )
-    tensors: dict[str, Tensor] = {}
-    for split in ("train", "test"):
-        tensors |= _joined(split, [part for part in parts if part.name.startswith(split)])
-    return tensors
-
-
-def _joined(split: str, parts: Iterable[Part]) -> Tensors:
-    """The parts of one split in published order, colour first."""
-    ordered = sorted(parts, key=lambda part: part.name)
-    if not ordered:
-        empty = torch.zeros(0, dtype=torch.int64)
-        return {
-            f"{split}_images": torch.zeros(0, 0, 0, 0, dtype=torch.uint8),
-            f"{split}_labels": empty,
-        }
-    places = np.argsort(np.concatenate([part.positions for part in ordered]), kind="stable")
-    images = np.concatenate([part.images for part in ordered]).transpose(0, 3, 1, 2)[places]
-    labels = np.concatenate([part.labels for part in ordered])[places]
-    return {
-        f"{split}_images": torch.from_numpy(np.ascontiguousarray(images)),
-        f"{split}_labels": torch.from_numpy(labels.astype(np.int64)),
-    }
-
-
-def _check_complete(known: Published, tensors: Tensors, root: Path, allow_partial: bool) -> None:
-    have = len(tensors["train_labels"]), len(tensors["test_labels"])
-    if have == known.sizes:
-        return
-    count = f"{have[0]} of {known.sizes[0]} training and {have[1]} of {known.sizes[1]} test images"
-    if 0 in have:
-        raise DataError(
-            f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}"
-        )
-    if not allow_partial:
-        raise DataError(
-            f"only {count} of {known.name} are in {root}; get the rest with {known.fetch}, or use "
-            "these with "
-            "--allow-partial"
-        )
+def _joined(parts: list[Part]) -> tuple[Tensor, Tensor]:
+    """Images and labels of one split in published order, colour first."""
+    order = np.argsort(np.concatenate([part.positions for part in parts]), kind="stable")
+    images = np.concatenate([part.images for part in parts])[order].transpose(0, 3, 1, 2)
+    labels = np.concatenate([part.labels for part in parts])[order]
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
 def _check(name: str, dataset: Dataset) -> None:
@@ -194,77 +167,66 @@ def _check(name: str, dataset: Dataset) -> None:
         raise DataError(
             f"'{name}' must return a fedglean.data.dataset.Dataset, not a {type(dataset).__name__}"
         )
+    _check_part(name, "training", dataset, dataset.train_images, dataset.train_labels)
+    _check_part(name, "test", dataset, dataset.test_images, dataset.test_labels)
+
+
+def _check_part(name: str, part: str, dataset: Dataset, images: Tensor, labels: Tensor) -> None:
     channels, classes = len(dataset.mean), len(dataset.classes)
-    parts = {
-        "training": (dataset.train_images, dataset.train_labels),
-        "test": (dataset.test_images, dataset.test_labels),
-    }
-    for part, (images, labels) in parts.items():
-        fits = (
-            images.dtype == torch.uint8
-            and images.ndim == 4
-            and images.shape[1] == channels == len(dataset.std)
+    are_images = images.dtype == torch.uint8 and images.ndim == 4
+    are_labels = labels.dtype == torch.int64 and labels.shape == images.shape[:1] and len(labels)
+    if not (are_images and are_labels and images.shape[1] == channels == len(dataset.std)):
+        raise DataError(
+            f"the {part} images of '{name}' must be uint8 of n x {channels} x height x width with "
+            f"n > 0 labels of int64, not {images.dtype} of {tuple(images.shape)} with "
+            f"{labels.dtype} of {tuple(labels.shape)}"
         )
-        if (
-            not fits
-            or labels.dtype != torch.int64
-            or labels.shape != images.shape[:1]
-            or not len(labels)
-        ):
-            raise DataError(
-                f"the {part} images of '{name}' must be uint8 of n x {channels} x height x width "
-                "with n > 0 labels of "
-                f"int64, not {images.dtype} of {tuple(images.shape)} with {labels.dtype} of "
-                f"{tuple(labels.shape)}"
-            )
-        lowest = -1 if part == "training" else 0
-        if not lowest <= int(labels.min()) <= int(labels.max()) < classes:
-            raise DataError(f"the {part} labels of '{name}' must be from {lowest} to {classes - 1}")
+    lowest = -1 if part == "training" else 0
+    if not lowest <= int(labels.min()) <= int(labels.max()) < classes:
+        raise DataError(f"the {part} labels of '{name}' must be from {lowest} to {classes - 1}")
 
 
 def _digits(root: Path | None) -> Dataset:
-    """scikit-learn's 1797 digits of 8 x 8, the one set that needs no file; 17 grey levels are
-    spread over 0..255.
-    """
+    """scikit-learn's 1797 digits of 8 x 8; their 17 grey levels are spread over 0..255."""
     from sklearn.datasets import load_digits
 
     raw = load_digits()
-    images = torch.from_numpy((raw.images.astype(np.int64) * 255 + 8) // 16).to(torch.uint8)[
-        :, None
-    ]
+    grey = torch.from_numpy((raw.images.astype(np.int64) * 255 + 8) // 16)
+    images = grey.to(torch.uint8)[:, None]
     labels = torch.from_numpy(raw.target.astype(np.int64))
     shuffled = order(key(0, "digits", "split"), len(labels))
     train, test = shuffled[:1437], shuffled[1437:]
     mean, std = channel_statistics(images[train])
     return Dataset(
-        "digits",
-        tuple("0123456789"),
-        images[train],
-        labels[train],
-        images[test],
-        labels[test],
-        mean,
-        std,
-        False,
-        1,
+        name="digits",
+        classes=tuple("0123456789"),
+        train_images=images[train],
+        train_labels=labels[train],
+        test_images=images[test],
+        test_labels=labels[test],
+        mean=mean,
+        std=std,
+        flip=False,
+        pad=1,
     )
 
 
-def _line(known: Published) -> str:
-    return (
-        f"{sum(known.sizes):,} images of {len(known.classes)} classes, from disk; get it with "
-        f"{known.fetch}"
-    )
+def _published() -> Mapping[str, Source]:
+    sources = {}
+    for name, known in PUBLISHED.items():
+        summary = (
+            f"{sum(known.sizes):,} images of {len(known.classes)} classes, from disk; get it with "
+            f"{known.fetch}"
+        )
+        sources[name] = Source(partial(load_published, known), summary, is_on_disk=True)
+    return sources
 
 
 #: Those that say by themselves who holds what.
 OWN = ("folder", "npz")
 DATASETS: Mapping[str, Source] = {
     "digits": Source(_digits, "scikit-learn's 1,797 images of 8 x 8 pixels, built in"),
-    **{
-        name: Source(partial(load_published, known), _line(known), True)
-        for name, known in PUBLISHED.items()
-    },
+    **_published(),
     "folder": Source(
         from_folder, "your own: hub/CLASS/*.png, clients/NAME/** or clients/NAME/CLASS/*", True
     ),

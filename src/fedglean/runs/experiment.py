@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from fedglean.data.cache import cache_folder
 from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
 from fedglean.data.labels import make_split
@@ -30,6 +29,7 @@ from fedglean.models import Architecture, Model
 from fedglean.randomness import fold_int
 from fedglean.runs.config import AUTO, Config, make_method
 from fedglean.runs.evaluate import Evaluator
+from fedglean.sealed import cache_folder
 
 
 @dataclass(frozen=True)
