@@ -4,6 +4,7 @@ its traceback.
 
 from fedglean.__main__ import main
 from fedglean.cli import (
+    campaign,
     compare,
     deploy,
     export,
@@ -14,4 +15,15 @@ from fedglean.cli import (
 )  # each enters its commands
 from fedglean.cli.shared import app
 
-__all__ = ["app", "compare", "deploy", "export", "look", "main", "report", "reproduce", "train"]
+__all__ = [
+    "app",
+    "campaign",
+    "compare",
+    "deploy",
+    "export",
+    "look",
+    "main",
+    "report",
+    "reproduce",
+    "train",
+]

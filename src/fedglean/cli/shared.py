@@ -40,6 +40,7 @@ ORDER = (
     "list",
     "config",
     "reproduce",
+    "campaign",
     "tensorboard",
     "deploy",
 )

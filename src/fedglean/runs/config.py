@@ -218,13 +218,15 @@ def configure(
     preset: str | None = None,
     file: Path | str | None = None,
     trust: bool = False,
+    is_own: bool = True,
     **options: Any,
 ) -> Config:
     """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`,
     `**{"split.labels": "all"}`.
 
     Options that are None count as not given; nested dictionaries are taken as they are. Code that
-    only the file names runs if `trust` says so, or if this user has run it before.
+    only the file names runs if `trust` says so, or if this user has run it before; and so does
+    what options name that are not the user's own.
     """
     written: Layer = {}
     if file is not None:
@@ -234,7 +236,7 @@ def configure(
     for option, value in options.items():
         given = _merged(given, _nested(_key_of(option, value), value))
     given = _with_places(given, Path())
-    foreign = None if trust else written
+    foreign = None if trust else written if is_own else given
     names = _names_of([written, given], foreign)
     layers = [written, given]
     if preset is not None:
