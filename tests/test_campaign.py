@@ -82,10 +82,13 @@ def test_the_noted_command_trains_to_the_same_model(tmp_path: Path) -> None:
 def test_when_time_is_up_runs_stop_and_go_on_later(tmp_path: Path) -> None:
     plan = read_campaign(written(tmp_path, TWO.replace("rounds = 3", "rounds = 100000")))
     planned = plan_runs(plan, tmp_path / "out", {})
-    assert carry_out(planned, 2, minutes=0.2) == []
-    played = [len(run.history) for run in (entry.run() for entry in planned[:2]) if run]
-    assert len(played) == 2, "both have begun"
-    assert max(played) > 0
+    for turn in range(1, 9):  # a busy machine may need minutes to begin
+        assert carry_out(planned, 2, minutes=0.2 * turn) == []
+        played = [len(run.history) for run in (entry.run() for entry in planned[:2]) if run]
+        if len(played) == 2 and min(played) > 0:
+            break
+    assert len(played) == 2
+    assert min(played) > 0
     assert planned[2].run() is None
     assert planned[0].words()[0] == "resume"
 
