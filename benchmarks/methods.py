@@ -57,13 +57,14 @@ from scipy.special import stdtrit
 
 from fedglean import Config, FedgleanError, Runs, configure
 from fedglean.cli.options import assignment
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.report.terminal import duration
 from fedglean.runs.config import fingerprint
 from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.seeds import resume_seeds, train_seeds
 from fedglean.sealed import write_whole
 
+METHODS = Names.of().tables["METHODS"]
 #: Floors and ceilings are measured by nothing else.
 REFERENCES = ("fedavg", "fedavg-all", "hub-only", "hub-all")
 #: FedAvg on few labels: plain images and a large rate suit an MLP, weak views and momentum a

@@ -56,7 +56,7 @@ from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.deploy_options import HubOptions
@@ -65,6 +65,7 @@ from fedglean.runs.folder import Progress, RunFolder, commit
 from fedglean.runs.rounds import play_round
 from fedglean.tree import Record
 
+METHODS = Names.of().tables["METHODS"]
 ROUNDS = 2
 LARGE = ("semifl", "hassle", "fed-shvr")
 FLEETS = (100, 10_000, 1_000_000)

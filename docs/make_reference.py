@@ -21,7 +21,7 @@ from fedglean.cli.look import LISTS, lines_of
 from fedglean.cli.shared import INTERRUPTED
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Batch, Declared, Expect, Hub, Me, Mixture, Sample, Trained
-from fedglean.methods import METHODS, common
+from fedglean.methods import common
 from fedglean.models import Model
 from fedglean.names import Names
 from fedglean.optimiser import SGD
@@ -32,6 +32,7 @@ from fedglean.tree import Record
 from fedglean.uploads import Reply
 from fedglean_papers.presets import PRESETS
 
+METHODS = Names.of().tables["METHODS"]
 HERE = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- made by docs/make_reference.py from the code; `make docs` writes it anew -->"
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}

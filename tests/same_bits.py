@@ -32,7 +32,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -53,6 +53,14 @@ LAYOUTS = ("hub:20", "all-hub", "each:4", "fraction:0.1", "fraction:0.5,0,1", "a
 DIRICHLET = {"semifl": "hub:100", "hassle": "LPL:10%", "scaffold": "fraction:0.1,0"}
 MODELS = ("cnn", "mlp", "lenet", "resnet8", "cnn13", "wrn-28-1")
 NORMS = ("static", "running", "group", "instance", "layer")
+#: Switches of 0.1's semifl that are settings of semifl-table2 now.
+ROWS: dict[str, dict[str, Any]] = {
+    "parallel": {"combine": "parallel"},
+    "parallel-batch": {"combine": "parallel", "labels_from": "batch", "mixup": False},
+    "fine-tune-batch": {"labels_from": "batch", "mixup": False},
+    "halves": {"combine": "halves"},
+    "halves-batch": {"combine": "halves", "labels_from": "batch", "mixup": False},
+}
 COMPARISONS = {
     "hub": "semifl:threshold=0.2,epochs=1 fedavg-fixmatch-hub:threshold=0.2,epochs=1 "
     "hub-all:epochs=1 --labels hub:50 --partition dirichlet:0.3 --seeds 2",
@@ -90,6 +98,9 @@ def cases(inputs: Path) -> Iterator[Case]:
     for label, (name, changes) in VARIANTS.items():
         line = train(name, METHODS[name], holders(name, inputs), changes)
         yield Case(f"variants/{label}", (line,))
+    for label, changes in ROWS.items():
+        line = train("semifl", METHODS["semifl"], holders("semifl", inputs), changes)
+        yield Case(f"rows/{label}", (line,))
     for partition in PARTITIONS:
         yield Case(f"splits/{partition}", tuple(divide(partition, layout) for layout in LAYOUTS))
     for name, labels in DIRICHLET.items():
@@ -112,6 +123,14 @@ def cases(inputs: Path) -> Iterator[Case]:
         )
         yield Case(f"compare/{label}", (tuple(line.split()),))
     yield from coloured(inputs)
+
+
+def today(case: Case) -> Case:
+    """The case as the new checkout knows it."""
+    if not case.name.startswith("rows/"):
+        return case
+    _, _, *rest = case.lines[0]
+    return replace(case, lines=(("run", "semifl-table2", *rest),))
 
 
 def coloured(inputs: Path) -> Iterator[Case]:
@@ -384,7 +403,7 @@ def tensors_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def report(wanted: Sequence[Case], old: Path, new: Path) -> int:
     """Print a line a group of cases and what differs; how many cases differ."""
-    found = {case.name: compare(old / case.key, new / case.key) for case in wanted}
+    found = {case.name: compare(old / case.key, new / today(case).key) for case in wanted}
     notes: dict[str, int] = {}
     for group in dict.fromkeys(name.partition("/")[0] for name in found):
         members = [name for name in found if name.partition("/")[0] == group]
@@ -434,7 +453,7 @@ def main() -> int:
     began = time.monotonic()
     play(old, wanted, ours, options.jobs)
     between = time.monotonic()
-    play(new, wanted, theirs, options.jobs)
+    play(new, [today(case) for case in wanted], theirs, options.jobs)
     seconds = between - began, time.monotonic() - between
     differ = report(wanted, ours, theirs)
     print(f"{len(wanted)} cases, {differ} differ; {seconds[0]:.0f} s for the old checkout, "

@@ -21,13 +21,13 @@ from fedglean import __version__, cli
 from fedglean.cli import look, train
 from fedglean.data.split_file import load_split
 from fedglean.errors import StorageError
-from fedglean.methods import METHODS
 from fedglean.names import Names
 from fedglean.runs.config import configure, to_toml
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import RunFolder
 from fedglean_papers.presets import PRESETS
 
+METHODS = Names.of().tables["METHODS"]
 QUICK = ("--rounds", "2", "--set", "epochs=1", "--quiet")
 
 
@@ -162,7 +162,7 @@ def test_the_printed_configuration_is_the_one_that_runs(tmp_path: Path) -> None:
 
 def test_set_reads_numbers_booleans_and_plain_words() -> None:
     words = (
-        "combine=parallel",
+        "statistics_from=hub",
         "mixup=false",
         "epochs=2",
         "rate=1",
@@ -172,7 +172,7 @@ def test_set_reads_numbers_booleans_and_plain_words() -> None:
     result = call("config", "semifl", *(part for word in words for part in ("--set", word)))
     expected = configure(
         "semifl",
-        combine="parallel",
+        statistics_from="hub",
         mixup=False,
         epochs=2,
         rate=1.0,

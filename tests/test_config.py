@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedglean.errors import ConfigError
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.config import (
     FLAT,
     SECTIONS,
@@ -23,6 +23,8 @@ from fedglean.runs.config import (
     to_toml,
 )
 from fedglean.schema import fields_of, write
+
+METHODS = Names.of().tables["METHODS"]
 
 
 def test_a_method_alone_is_a_whole_configuration() -> None:
@@ -97,9 +99,14 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
         ),
         ({"settings": {"threshold": 2}}, "settings.threshold must be from 0 to 1, not 2.0"),
         (
-            {"settings": {"combine": "paralel"}},
-            "unknown settings.combine 'paralel'; did you mean 'parallel'? The choices are "
-            "fine-tune, halves, parallel.",
+            {"settings": {"statistics_from": "hubb"}},
+            "unknown settings.statistics_from 'hubb'; did you mean 'hub'? The choices are "
+            "everyone, hub.",
+        ),
+        (
+            {"settings": {"combine": "parallel"}},
+            "semifl has no setting 'combine' any more and does what combine = fine-tune did; for "
+            "another value take semifl-table2",
         ),
         (
             {"engine": {"device": "gpu"}},
@@ -137,7 +144,7 @@ def test_an_unknown_method_gets_a_suggestion_and_no_method_a_list() -> None:
 
 def test_a_method_may_refuse_settings_that_are_fine_one_by_one() -> None:
     with pytest.raises(ConfigError, match="mixup"):
-        resolve("semifl", {"settings": {"labels_from": "batch", "mixup": True}})
+        resolve("semifl-table2", {"settings": {"labels_from": "batch", "mixup": True}})
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -318,6 +325,14 @@ def test_any_text_and_number_survives_toml(
 )
 def test_the_fingerprint_sees_what_changes_the_result(change: tuple[str, Any]) -> None:
     assert fingerprint(configure("semifl", **dict([change]))) != fingerprint(configure("semifl"))
+
+
+def test_a_configuration_of_before_keeps_its_fingerprint() -> None:
+    """What 0.1 wrote of settings that are retired is read, not written, and counts as it did."""
+    before = configure("semifl", combine="fine-tune", labels_from="global")
+    assert before == configure("semifl") and "combine" not in to_toml(before)
+    recorded = "b1fdc24dedb104249d20d5b8a1281b8314896f93c7cf923d1d1190d6b38bbf48"
+    assert fingerprint(before) == recorded
 
 
 def test_the_fingerprint_does_not_see_what_changes_nothing() -> None:

@@ -38,16 +38,18 @@ from fedglean.testing.random_generators import positions
 from fedglean.testing.small_federation import small_experiment
 from fedglean.testing.trial import Trial
 from fedglean.tree import Record, Tree
+from fedglean_papers.semifl_rows import SemiFLRows
 
 SEMIFL = SemiFL(threshold=0.2, active=1.0, epochs=1)
+ROWS = SemiFLRows(threshold=0.2, active=1.0, epochs=1)
 HASSLE = Hassle(active=1.0, epochs=1, residual_steps=2, batch=10, rate=0.03)
 SHVR = FedSHVR(epochs=1, labelled_batch=8, unlabelled_batch=8, ramp_epochs=4.0)
 
 CASES: dict[str, tuple[Method, str]] = {
     "semifl": (SEMIFL, "static"),
     "semifl without mixup": (replace(SEMIFL, mixup=False), "static"),
-    "semifl labelling by batch": (replace(SEMIFL, mixup=False, labels_from="batch"), "static"),
-    "semifl in parallel": (replace(SEMIFL, combine="parallel"), "static"),
+    "semifl labelling by batch": (replace(ROWS, mixup=False, labels_from="batch"), "static"),
+    "semifl in parallel": (replace(ROWS, combine="parallel"), "static"),
     "semifl with the hub's statistics": (
         replace(SEMIFL, statistics_from="hub", statistics_formula="pooled"),
         "static",

@@ -21,12 +21,13 @@ from fedglean.inputs.images import Images
 from fedglean.inputs.views import Recipe
 from fedglean.losses import cross_entropy, jointly
 from fedglean.method import Stream, Train, Trained
-from fedglean.methods import METHODS
 from fedglean.models import Architecture
+from fedglean.names import Names
 from fedglean.optimiser import SGD
 from fedglean.runs.config import configure
 from fedglean.runs.rounds import run
 
+METHODS = Names.of().tables["METHODS"]
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
     # Some kernels have no deterministic form: torch warns, and the results here are compared with a

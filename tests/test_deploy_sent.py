@@ -20,7 +20,7 @@ from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.flower.carrier import parts_of
 from fedglean.federation.letters import Answer, Declaration, Malformed, read
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
@@ -30,6 +30,7 @@ from fedglean.testing.small_federation import small_experiment
 from fedglean.tree import Tree
 from flower_grid import LocalGrid, on_flower
 
+METHODS = Names.of().tables["METHODS"]
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "deploy.md").read_text("utf-8")
 #: Beside tensors, a letter has names, shapes and a checksum: so many bytes, and so many for each
 #: tensor.

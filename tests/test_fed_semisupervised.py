@@ -33,7 +33,6 @@ from fedglean.methods.fed_mixmatch import FedMixMatch
 from fedglean.methods.fed_mt import FedMT
 from fedglean.methods.fedsem import FedSem
 from fedglean.methods.hassle import Hassle
-from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.runs.config import configure, make_method
 from fedglean.runs.experiment import Experiment, prepare
@@ -41,6 +40,7 @@ from fedglean.runs.folder import Progress
 from fedglean.testing import check_method
 from fedglean.testing.play import play
 from fedglean.tree import Record
+from fedglean_papers.semifl_rows import SemiFLRows
 from uploads import reply_of
 
 FIXMATCH = FedFixMatch(
@@ -404,7 +404,7 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
     """Three rounds against torch's own optimiser, trainings made up; in the second no client
     answers.
     """
-    method = SemiFL(combine="parallel", mixup=False)
+    method = SemiFLRows(combine="parallel", mixup=False)
     hub, state = experiment(method).hub(1), method.start(lambda name: small_model())
     live = {
         name: value.clone().requires_grad_() for name, value in small_model().parameters.items()

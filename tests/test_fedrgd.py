@@ -13,15 +13,15 @@ from fedglean.errors import ConfigError
 from fedglean.inputs.images import Images
 from fedglean.method import Ask, Declared, Hub, Me, Method, Predict, Train, Trained, Upload
 from fedglean.methods.fedrgd import FedRGD, group
-from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture, Model
 from fedglean.testing import check_method
 from fedglean.tree import Record
 from fedglean.uploads import Reply
+from fedglean_papers.semifl_rows import SemiFLRows
 from uploads import reply_of
 
 METHOD = FedRGD(steps=2, batch=8, threshold=0.3)
-AS_IN_SEMIFL = SemiFL(
+AS_IN_SEMIFL = SemiFLRows(
     combine="halves", labels_from="batch", mixup=False, threshold=0.2, active=1.0, epochs=1
 )
 

@@ -16,7 +16,7 @@ from fedglean.engine.placement import Here
 from fedglean.exchange.exchange import BlockResult, Exchange
 from fedglean.exchange.gate import Envelope
 from fedglean.exchange.states import ClientStates
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs.config import FLAT, Config, configure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
@@ -24,6 +24,7 @@ from fedglean.runs.rounds import play_round
 from fedglean.schema import fields_of
 from fedglean.testing.engines import variant
 
+METHODS = Names.of().tables["METHODS"]
 PAGE = (Path(__file__).parents[1] / "docs/methods.md").read_text("utf-8")
 IDEAS, TRAVEL = "| method | idea | labels |", "| method | down | up | kept |"
 SPAN, STATED = re.compile(r"`([^`]+)`"), re.compile(r"`(\w+)=([^`]+)`")

@@ -11,7 +11,7 @@ from fedglean.engine.stack import Stack
 from fedglean.errors import ConfigError
 from fedglean.exchange.states import ClientStates
 from fedglean.method import Method
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.optimiser import SGD, AdamW
 from fedglean.runs.config import configure, fingerprint, make_method
 from fedglean.runs.experiment import prepare
@@ -23,6 +23,7 @@ from fedglean.testing.engines import variant
 from fedglean.testing.play import play
 from fedglean.testing.small_federation import small_experiment
 
+METHODS = Names.of().tables["METHODS"]
 TRAINS_AT_ONCE: dict[str, Any] = {"active": 1.0, "epochs": 1, "threshold": 0.2, "warmup_rounds": 0}
 
 

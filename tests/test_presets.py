@@ -231,10 +231,8 @@ def test_a_cell_differs_from_its_table_in_the_switch_that_it_is_named_after() ->
     assert changed("semifl/table5-1-epoch-iid", full) == {"epochs": 1}
     assert changed("semifl/table5-no-momentum-iid", full) == {"global_momentum": 0.0}
     assert changed("semifl/table3-hub-4000-iid", full) == {"statistics_from": "hub"}
-    assert changed("semifl/table2-fine-tune-batch-iid", full) == {
-        "labels_from": "batch",
-        "mixup": False,
-    }
+    table2 = "semifl/table2-parallel-global-iid"
+    assert changed("semifl/table2-parallel-batch-iid", table2) == {"labels_from": "batch"}
     assert changed("hassle/table2-none", "hassle/cifar10-10") == {
         "residual": False,
         "proximity": False,

@@ -12,11 +12,12 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.engine import trace
 from fedglean.engine.graph import fused
-from fedglean.methods import METHODS
+from fedglean.names import Names
 from fedglean.runs import experiment
 from fedglean.runs.config import configure
 from fedglean.runs.rounds import run
 
+METHODS = Names.of().tables["METHODS"]
 SOME: dict[str, dict[str, Any]] = {
     "semifl": {"threshold": 0.0, "epochs": 1},
     "hassle": {"epochs": 1, "norm": "running"},

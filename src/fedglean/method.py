@@ -406,11 +406,13 @@ class Method(ABC):
     be written. `defaults` are parts of a configuration in which it makes sense, on a laptop.
 
     `optimiser` is made by what the run names, with SGD's hyper-parameters; a method whose algebra
-    holds for SGD alone (`needs_sgd`) refuses any other.
+    holds for SGD alone (`needs_sgd`) refuses any other. `retired` are settings of earlier versions:
+    the one value that still holds, and the method to take for another one.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     needs_sgd: ClassVar[bool] = False
+    retired: ClassVar[Mapping[str, tuple[Any, str]]] = {}
 
     optimiser: Callable[..., Optimiser] = field(
         default=SGD, kw_only=True, repr=False, metadata={"is_beside": True}

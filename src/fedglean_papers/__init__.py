@@ -1,6 +1,9 @@
-"""The three papers: presets, tables, figures and theorems, as a plug-in like anybody's."""
+"""The three papers, as a plug-in like anybody's: presets, tables, figures and theorems, and methods
+that only a table needs.
+"""
 
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import STUDIES
+from fedglean_papers.semifl_rows import METHODS
 
-__all__ = ["PRESETS", "STUDIES"]
+__all__ = ["METHODS", "PRESETS", "STUDIES"]

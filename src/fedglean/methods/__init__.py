@@ -51,12 +51,6 @@ class Entry:
             object.__setattr__(self, "defaults", getattr(self.method, "defaults", {}))
 
 
-def _changed(method: type[Method], **settings: Any) -> dict[str, Any]:
-    """The method's own defaults with other settings."""
-    own = method.defaults
-    return {**own, "settings": {**own.get("settings", {}), **settings}}
-
-
 METHODS: Mapping[str, Entry] = {
     "semifl": Entry(
         SemiFL,
@@ -73,12 +67,6 @@ METHODS: Mapping[str, Entry] = {
         FedFixMatch,
         "labels at clients; FixMatch's loss under FedAvg, labelled by the local or the "
         "global model (2020)",
-    ),
-    "fedavg-fixmatch-hub": Entry(
-        SemiFL,
-        "labels at the hub; FixMatch at clients beside training at the hub, then averaged: "
-        "what SemiFL mends (2022)",
-        _changed(SemiFL, combine="parallel", labels_from="batch", mixup=False),
     ),
     "fedsgd-fixmatch": Entry(
         FedSGDFixMatch, "labels at the hub; FixMatch whose gradients meet after every batch (2022)"
@@ -138,20 +126,6 @@ METHODS: Mapping[str, Entry] = {
         FedRGD,
         "labels at the hub; FixMatch at clients that are averaged in groups, group norm (2020)",
     ),
-    "fedrgd-semifl": Entry(
-        SemiFL,
-        "labels at the hub; what SemiFL compared with as FedRGD: two halves averaged, "
-        "static batch norm (2022)",
-        {
-            "rounds": 40,
-            "settings": {
-                "active": 0.25,
-                "combine": "halves",
-                "labels_from": "batch",
-                "mixup": False,
-            },
-        },
-    ),
     "rscfed": Entry(
         RSCFed,
         "fully labelled and unlabelled clients; a consensus of small subsets, far models "
@@ -187,18 +161,21 @@ METHODS: Mapping[str, Entry] = {
         FedAvgM,
         "labels at clients; what SemiFL compared with as HeteroFL: full width, equal "
         "weights, momentum (2022)",
-        _changed(
-            FedAvgM,
-            rate=0.03,
-            weigh_by="nothing",
-            global_momentum=0.5,
-            annealed=True,
-            decay=5e-4,
-            clip=1.0,
-            momentum=0.9,
-            nesterov=True,
-            keep_momentum=True,
-        ),
+        {
+            **FedAvgM.defaults,
+            "settings": {
+                **FedAvgM.defaults["settings"],
+                "rate": 0.03,
+                "weigh_by": "nothing",
+                "global_momentum": 0.5,
+                "annealed": True,
+                "decay": 5e-4,
+                "clip": 1.0,
+                "momentum": 0.9,
+                "nesterov": True,
+                "keep_momentum": True,
+            },
+        },
     ),
     "pi-model": Entry(
         PiModel, "one site, no federation; two views of an image get one answer (2017)"

@@ -8,7 +8,7 @@ norm, whose statistics differ between clients.
 
 Defaults follow the released code. There the groups are fixed because every client takes part; with
 fewer, those of a round are cut into groups by number. What SemiFL's Table 1 calls FedRGD is
-`semifl` with `combine="halves"`.
+`fedrgd-semifl`.
 
 A client trains on its unlabelled images; labels at clients are not used, and a client with nothing
 else stays away.

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.errors import ConfigError
-from fedglean.losses import cross_entropy, lanes, mix_ratio, pseudo_label_loss
+from fedglean.losses import cross_entropy, lanes, mix_ratio
 from fedglean.method import (
     Ask,
     Batch,
@@ -25,24 +24,38 @@ from fedglean.method import (
     Predict,
     Stream,
     Train,
-    Trained,
     Upload,
     setting,
 )
 from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
-from fedglean.methods.fedrgd import group, mean_with
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, cosine, standard_step
-from fedglean.tree import Record, Tree
+from fedglean.optimiser import Optimiser, cosine
+from fedglean.tree import Record, State, Tree
+
+
+@dataclass(frozen=True)
+class SemiFLState(State):
+    """The model, the velocity of the hub's steps, its momentum, and the model as it is tested."""
+
+    model: Model
+    velocity: Tree
+    memory: Tree
+    tested: Model
 
 
 @dataclass(frozen=True)
 class SemiFL(Method):
-    """Algorithm 1; the switches are those of Tables 2, 3 and 5."""
+    """Algorithm 1."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "rounds": 40,
         "settings": {"active": 0.25, "threshold": 0.9},
+    }
+
+    # The switches of Table 2's rows.
+    retired: ClassVar[Mapping[str, tuple[Any, str]]] = {
+        "combine": ("fine-tune", "semifl-table2"),
+        "labels_from": ("global", "semifl-table2"),
     }
 
     active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
@@ -68,16 +81,6 @@ class SemiFL(Method):
     keep_momentum: bool = setting(
         True, "a client continues with the momentum of its last visit, as the released code does"
     )
-    combine: str = setting(
-        "fine-tune",
-        "how hub and clients meet (Table 2; halves: what it calls FedRGD)",
-        choices=("fine-tune", "parallel", "halves"),
-    )
-    labels_from: str = setting(
-        "global",
-        "the global model labels each round, or the trained one each batch (Table 2)",
-        choices=("global", "batch"),
-    )
     statistics_from: str = setting(
         "everyone", "whose images give the test statistics (Table 3)", choices=("hub", "everyone")
     )
@@ -86,10 +89,6 @@ class SemiFL(Method):
         "the released average, or the paper's pooled one",
         choices=("cumulative", "pooled"),
     )
-
-    def __post_init__(self) -> None:
-        if self.labels_from == "batch" and self.mixup:
-            raise ConfigError("labels_from = 'batch' has no fixed labels to mix; set mixup = false")
 
     @property
     def sgd(self) -> Optimiser:
@@ -100,178 +99,92 @@ class SemiFL(Method):
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         need_labels_at_hub("SemiFL", hub_labels, instead="hassle")
 
-    def start(self, make: Callable[..., Model]) -> Record:
+    def start(self, make: Callable[..., Model]) -> SemiFLState:
         model = make("model")
-        memory = self.sgd.init(model)
-        return Record(
-            model=model, velocity=tree.zeros(dict(model.parameters)), memory=memory, tested=model
+        return SemiFLState(
+            model=model,
+            velocity=tree.zeros(dict(model.parameters)),
+            memory=self.sgd.init(model),
+            tested=model,
         )
 
-    def predictors(self, state: Record) -> dict[str, Model]:
+    def predictors(self, state: SemiFLState) -> dict[str, Model]:
         return {"model": state.tested}
 
-    async def round(self, hub: Hub, state: Record) -> Record:
-        plays = {
-            "fine-tune": self.fine_tuned_round,
-            "parallel": self.parallel_round,
-            "halves": self.halved_round,
-        }
-        return await plays[self.combine](hub, state)
-
-    async def fine_tuned_round(self, hub: Hub, state: Record) -> Record:
+    async def round(self, hub: Hub, state: SemiFLState) -> SemiFLState:
         """The hub trains first; what goes out to the clients is what is tested."""
-        tuned, sent = await self.fine_tune(hub, state)
-        reply = await self.ask(hub, sent)
+        tuned = await self.fine_tune(hub, state)
+        message = {"model": tuned.tested, "rate": cosine(self.rate, hub.progress)}
+        reply = await Ask(self.client, hub.sample(self.active), message, once=["model"])
         if not reply.has("model"):
-            return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
+            return tuned
         model, velocity = with_momentum(
-            tuned.model, reply.mean("model"), state.velocity, self.global_momentum
+            tuned.model, reply.mean("model"), tuned.velocity, self.global_momentum
         )
-        return Record(model=model, velocity=velocity, memory=tuned.memory, tested=sent)
+        return replace(tuned, model=model, velocity=velocity)
 
-    async def parallel_round(self, hub: Hub, state: Record) -> Record:
-        """Hub and clients train side by side from one model; the hub counts as much as all clients
-        together.
-        """
-        reply = await self.ask(hub, state.tested)
+    async def finish(self, hub: Hub, state: SemiFLState) -> SemiFLState | None:
+        """The last mean is fine-tuned once more, as the released code ends on a fine-tuning."""
+        return await self.fine_tune(hub, state)
+
+    async def fine_tune(self, hub: Hub, state: SemiFLState) -> SemiFLState:
         tuned = await self.train_at_hub(hub, state)
-        mean = tuned.model
-        if reply.has("model"):
-            mean = tree.map(lambda a, b: (a + b) / 2, mean, reply.mean("model"))
-        return await self.met(hub, state, tuned, mean)
+        tested = await self.measure(tuned.model, hub)
+        return replace(state, model=tuned.model, memory=tuned.memory, tested=tested)
 
-    async def halved_round(self, hub: Hub, state: Record) -> Record:
-        """What Table 1 calls FedRGD: the hub is one more client of each half of the clients."""
-        ask, replies = self.ask(hub, state.tested), []
-        for number in (0, 1):
-            replies.append(await replace(ask, to=group(ask.to, number, 2)))
-        tuned = await self.train_at_hub(hub, state)
-        means = [
-            mean_with(tuned.model, reply.sum("model"), reply.count("model")) for reply in replies
-        ]
-        mean = tree.map(lambda a, b: (a + b) / 2, *means)
-        return await self.met(hub, state, tuned, mean)
-
-    async def met(self, hub: Hub, state: Record, tuned: Trained, mean: Model) -> Record:
-        """The step from what the hub has trained to where it and the clients meet."""
-        model, velocity = with_momentum(tuned.model, mean, state.velocity, self.global_momentum)
-        tested = await self.measured(model, hub)
-        return Record(model=model, velocity=velocity, memory=tuned.memory, tested=tested)
-
-    async def finish(self, hub: Hub, state: Record) -> Record | None:
-        """The last aggregate is fine-tuned once more, as the released code ends on a fine-
-        tuning.
-        """
-        if self.combine != "fine-tune":
-            return None
-        return await self.final_tuning(hub, state)
-
-    async def final_tuning(self, hub: Hub, state: Record) -> Record:
-        tuned, sent = await self.fine_tune(hub, state)
-        return Record(state, model=tuned.model, memory=tuned.memory, tested=sent)
-
-    async def fine_tune(self, hub: Hub, state: Record) -> tuple[Trained, Model]:
-        tuned = await self.train_at_hub(hub, state)
-        return tuned, await self.measured(tuned.model, hub)
-
-    def train_at_hub(self, hub: Hub, state: Record) -> Train:
-        streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)}
-        rate = cosine(self.rate, hub.progress)
+    def train_at_hub(self, hub: Hub, state: SemiFLState) -> Train:
         return Train(
             state.model,
-            streams,
+            {"labelled": Stream(hub.labelled, view="weak", batch=self.hub_batch)},
             supervised,
             self.sgd,
             epochs=self.epochs,
             memory=state.memory,
-            rate=rate,
+            rate=cosine(self.rate, hub.progress),
         )
 
-    async def measured(self, model: Model, hub: Hub) -> Model:
+    async def measure(self, model: Model, hub: Hub) -> Model:
+        """The model with its test statistics."""
         models = await with_statistics(
             {"model": model}, hub, self.statistics_from, self.statistics_formula
         )
         return models["model"]
 
-    def ask(self, hub: Hub, model: Model) -> Ask:
-        message = {"model": model, "rate": cosine(self.rate, hub.progress)}
-        return Ask(self.client, hub.sample(self.active), message, once=["model"])
-
     async def client(self, me: Me, message: Record) -> Upload | None:
         if not len(me.unlabelled):
             return None
-        per_batch, halves = self.labels_from == "batch", self.combine == "halves"
-        streams = self.unlabelled(me) if per_batch else await self.fix_and_mix(me, message.model)
-        # In halves who is sure of no image at first stays away, even where labels come by batch.
-        if not streams or (per_batch and halves and not await self.fix_and_mix(me, message.model)):
+        guess = await Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
+        if not guess.confident:
             return None
-        step = self.step_with_own_labels if per_batch else None
+        if self.mixup:
+            streams = {
+                "fix": Stream(guess.confident, view=("strong", "weak"), batch=self.client_batch),
+                "mix": Stream(
+                    guess.hard, view="weak", batch=self.client_batch, draw="with-replacement"
+                ),
+            }
+        else:
+            streams = {"fix": Stream(guess.confident, view="strong", batch=self.client_batch)}
         trained = await Train(
             message.model,
             streams,
             self.loss,
             self.sgd,
-            step,
-            self.epochs,
+            epochs=self.epochs,
             memory=me.state,
             rate=message.rate,
         )
-        if per_batch and not halves:
-            # Nothing is done with these labels: asking for them lets the evaluator see how good
-            # they are (Fig. 6).
-            await Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         keep = trained.memory if self.keep_momentum else None
         return Upload(model=trained.model, keep=keep, report=trained.metrics)
 
-    async def fix_and_mix(self, me: Me, model: Model) -> dict[str, Stream]:
-        """The confident images, and all of them to mix with; nothing when none is confident."""
-        guess = await Predict(model, me.unlabelled, view="weak", threshold=self.threshold)
-        if not guess.confident:
-            return {}
-        if not self.mixup:
-            return {"fix": Stream(guess.confident, view="strong", batch=self.client_batch)}
-        return {
-            "fix": Stream(guess.confident, view=("strong", "weak"), batch=self.client_batch),
-            "mix": Stream(
-                guess.hard, view="weak", batch=self.client_batch, draw="with-replacement"
-            ),
-        }
-
-    def unlabelled(self, me: Me) -> dict[str, Stream]:
-        return {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.client_batch)}
-
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
-        """Eqs. (3)-(5): the confident images under strong views, and their Mixup with arbitrary
-        ones.
-        """
+        """Eqs. (3)-(5): confident images under strong views, and their Mixup with any images."""
         if not self.mixup:
             return cross_entropy(model(batch.fix.images), batch.fix.label)
         strong, weak = batch.fix.views
         ratio = mix_ratio(batch.key, self.mix_concentration, like=weak)
         mixed = ratio * weak + (1 - ratio) * batch.mix.images
         fix_logits, mix_logits = lanes(model, strong, mixed)
-        mix_loss = ratio * cross_entropy(mix_logits, batch.fix.label) + (1 - ratio) * cross_entropy(
-            mix_logits, batch.mix.label
-        )
+        mix_loss = ratio * cross_entropy(mix_logits, batch.fix.label)
+        mix_loss = mix_loss + (1 - ratio) * cross_entropy(mix_logits, batch.mix.label)
         return cross_entropy(fix_logits, batch.fix.label) + mix_loss
-
-    def step_with_own_labels(
-        self, model: Model, memory: Tree, batch: Batch, frozen: Tree
-    ) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        """A step without a confident image changes nothing, momentum and decay included."""
-        new_model, new_memory, metrics = standard_step(self.own_label_loss, self.sgd)(
-            model, memory, batch, frozen
-        )
-        any_confident = metrics["confident"] > 0
-        return (
-            tree.select(any_confident, new_model, model),
-            tree.select(any_confident, new_memory, memory),
-            metrics,
-        )
-
-    def own_label_loss(
-        self, model: Model, batch: Batch, frozen: Tree
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        weak, strong = batch.images.views
-        loss, mask = pseudo_label_loss(model(weak), model(strong), self.threshold, over="masked")
-        return loss, {"confident": mask.mean()}

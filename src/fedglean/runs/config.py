@@ -200,7 +200,8 @@ def resolve(
     settings = merged["settings"]
     if not is_closed:
         _refuse_hidden(name, names)
-        settings = values(names.find("METHODS", name).method, settings, "settings", none=NONE)
+        kind = names.find("METHODS", name).method
+        settings = values(kind, _without_retired(name, kind, settings), "settings", none=NONE)
     parts = {**merged, "method": name, "settings": settings, "use": names.use}
     config = replace(read(Config, parts, none=NONE), names=names)
     _check_names(config)
@@ -253,7 +254,9 @@ def configure(
             f"{file} has settings for {written['method']}, not for {name}; remove them, or leave "
             f"out '{name}'"
         )
-    _refuse_unknown_options(options, name, settings_of(name, names))
+    retired = names.find("METHODS", name).method.retired
+    current = [option for option in options if option not in retired]
+    _refuse_unknown_options(current, name, settings_of(name, names))
     config = resolve(name, *layers, foreign=foreign, names=names)
     _refuse_ignored(config, given)
     return config
@@ -285,10 +288,13 @@ def fingerprint(config: Config) -> str:
 
     Where a published set lies does not matter, for its pixels are checked; a user's own images are
     known by their place alone. Code that is not the package's own counts by what it says, wherever
-    it lies. What is not set is left out, so that a key of a later version does not rename the runs
-    of before.
+    it lies. What is not set is left out, and retired settings are put back, so that a later version
+    does not rename the runs of before.
     """
     parts = write(config)
+    if not config.names.is_closed_to("METHODS", config.method):
+        for key, (value, _) in config.names.find("METHODS", config.method).method.retired.items():
+            parts["settings"][key] = value
     del parts["use"]
     counts = [pair for pair in _chosen(config) if pair[0] != "PLACEMENTS"]
     if code := config.names.digests(counts):
@@ -425,6 +431,17 @@ def _refuse_ignored(config: Config, given: Layer) -> None:
 def settings_of(method: str, names: Names) -> list[str]:
     """The names of a method's settings."""
     return list(fields_of(names.find("METHODS", method).method))
+
+
+def _without_retired(method: str, kind: type[Method], settings: Layer) -> Layer:
+    """The settings of today; those of before may have the one value that still holds."""
+    for key, (value, other) in kind.retired.items():
+        if settings.get(key, value) != value:
+            raise ConfigError(
+                f"{method} has no setting '{key}' any more and does what {key} = {value} did; for "
+                f"another value take {other}"
+            )
+    return {key: value for key, value in settings.items() if key not in kind.retired}
 
 
 def _refuse_hidden(method: str, names: Names) -> None:

@@ -6,7 +6,6 @@ defaults are.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from fedglean.studies import Preset
 from fedglean_papers.presets.cell import Cell, Layer, layer
@@ -25,8 +24,8 @@ SETS = {
 }
 
 _VISITS = {"epochs": 5, "active": 0.1, "rate": 0.03, "momentum": 0.9, "decay": 5e-4, "clip": 1.0}
-_MIX = {"threshold": 0.95, "mixup": True, "mix_concentration": 0.75, "labels_from": "global"}
-_HUB = {"combine": "fine-tune", "global_momentum": 0.5, "keep_momentum": True}
+_MIX = {"threshold": 0.95, "mixup": True, "mix_concentration": 0.75}
+_HUB = {"global_momentum": 0.5, "keep_momentum": True}
 _TEST = {"statistics_from": "everyone", "statistics_formula": "cumulative"}
 _SEMIFL = {**_VISITS, "client_batch": 10, **_MIX, **_HUB, **_TEST}
 _HETEROFL = {**_VISITS, "annealed": True, "batch": 10, "view": "weak"}
@@ -89,25 +88,35 @@ _ALL_LABELS = {
 _FULLY = {"cifar10": 95.3, "svhn": 97.3, "cifar100": 79.3}
 _PARTIALLY = (42.4, 76.9, 77.1, 90.4, 27.2, 59.3)
 
-# Components of Table 2; only the last row has Mixup, as in the scripts that made the table.
-_TABLE2: dict[str, tuple[Layer, tuple[float, float]]] = {
+# Components of Table 2; only the last row has Mixup, as in the scripts that made the table. It is
+# SemiFL itself.
+_TABLE2: dict[str, tuple[str, Layer, tuple[float, float]]] = {
     "parallel-batch": (
+        "semifl-table2",
         {"combine": "parallel", "labels_from": "batch", "mixup": False},
         (41.01, 40.26),
     ),
-    "parallel-global": ({"combine": "parallel", "mixup": False}, (48.89, 47.03)),
-    "fine-tune-batch": ({"labels_from": "batch", "mixup": False}, (80.42, 81.70)),
-    "fine-tune-global": ({}, (85.34, 93.10)),
+    "parallel-global": (
+        "semifl-table2",
+        {"combine": "parallel", "labels_from": "global", "mixup": False},
+        (48.89, 47.03),
+    ),
+    "fine-tune-batch": (
+        "semifl-table2",
+        {"combine": "fine-tune", "labels_from": "batch", "mixup": False},
+        (80.42, 81.70),
+    ),
+    "fine-tune-global": ("semifl", {}, (85.34, 93.10)),
 }
 _TABLE3: dict[str, dict[str, tuple[float, float]]] = {
     "hub": {"250": (60.0, 86.3), "4000": (85.5, 93.1)},
     "everyone": {"250": (60.0, 88.2), "4000": (85.3, 93.1)},
 }
-_TABLE5: dict[str, tuple[Layer, tuple[float, float]]] = {
-    "1-epoch": ({"epochs": 1}, (83.4, 88.9)),
-    "no-mixup": ({"mixup": False}, (84.2, 91.3)),
-    "no-momentum": ({"global_momentum": 0.0}, (85.4, 92.4)),
-    "full": ({}, (85.3, 93.1)),
+_TABLE5: dict[str, tuple[str, Layer, tuple[float, float]]] = {
+    "1-epoch": ("semifl", {"epochs": 1}, (83.4, 88.9)),
+    "no-mixup": ("semifl", {"mixup": False}, (84.2, 91.3)),
+    "no-momentum": ("semifl", {"global_momentum": 0.0}, (85.4, 92.4)),
+    "full": ("semifl", {}, (85.3, 93.1)),
 }
 
 _LONG = {"steps": 1024, "batch": 64, "rate": 0.03, "momentum": 0.9, "decay": 5e-4, "average": 0.999}
@@ -189,27 +198,20 @@ def _table1() -> Iterator[Cell]:
 def _switches() -> Iterator[Cell]:
     """SemiFL with one thing changed, CIFAR-10."""
 
-    def changed(
-        about: str, spread: str, number: float, cell: str = "cifar10-4000", **settings: Any
-    ) -> Preset:
-        return _cell(about, "semifl", {**_SEMIFL, **settings}, cell, spread, number)
-
     for table, rows in (("2", _TABLE2), ("5", _TABLE5)):
-        for row, (settings, numbers) in rows.items():
+        for row, (method, changed, numbers) in rows.items():
+            settings = {**_SEMIFL, **changed}
             for spread, number in zip(("k2", "iid"), numbers, strict=True):
-                name = f"semifl/table{table}-{row}-{spread}"
-                yield name, changed(f"Table {table}, {row}", spread, number, **settings)
+                about = f"Table {table}, {row}"
+                preset = _cell(about, method, settings, "cifar10-4000", spread, number)
+                yield f"semifl/table{table}-{row}-{spread}", preset
     for source, columns in _TABLE3.items():
+        settings = {**_SEMIFL, "statistics_from": source}
         for labels, numbers in columns.items():
             for spread, number in zip(("k2", "iid"), numbers, strict=True):
-                about, name = (
-                    f"Table 3, statistics from {source}",
-                    f"semifl/table3-{source}-{labels}-{spread}",
-                )
-                yield (
-                    name,
-                    changed(about, spread, number, f"cifar10-{labels}", statistics_from=source),
-                )
+                about = f"Table 3, statistics from {source}"
+                preset = _cell(about, "semifl", settings, f"cifar10-{labels}", spread, number)
+                yield f"semifl/table3-{source}-{labels}-{spread}", preset
     for spread in ("k2", "iid"):
         about = "Fig. 2, an exchange a batch (steps a round are ours)"
         preset = _cell(about, "fedsgd-fixmatch", _FEDSGD, "cifar10-4000", spread, None)
