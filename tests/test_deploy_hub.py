@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from fedglean.cli import app
 from fedglean.data.folders import from_folder
-from fedglean.data.party_folders import branch_images, hub_images
+from fedglean.data.party_folders import branch_images, hub_images, with_branches
 from fedglean.errors import ConfigError, DataError, RoundError, StorageError
 from fedglean.federation import letters
 from fedglean.federation.branch import Branch
@@ -511,7 +511,7 @@ def test_each_party_reads_its_own_part_of_what_a_simulation_reads(
         read(Declaration, branch.declare(write(Question(list(hub.classes)))))[0]
         for branch in branches(root, tmp_path)
     ]
-    own = hub.dataset(declared)
+    own = with_branches(hub, declared)
     assert own.classes == whole.classes and own.pad == whole.pad
     assert own.mean == pytest.approx(whole.mean, rel=1e-14) and own.std == pytest.approx(
         whole.std, rel=1e-14
@@ -531,7 +531,7 @@ def test_a_test_folder_in_which_nothing_lies_is_none_to_a_hub_and_to_a_simulatio
     shutil.copytree(root, tmp_path / "own", ignore=shutil.ignore_patterns("test"))
     (tmp_path / "own" / "test").mkdir()
     whole, hub = from_folder(tmp_path / "own"), hub_images(tmp_path / "own")
-    assert whole.given is not None and len(whole.given.hub) == len(hub.images)
+    assert whole.given is not None and len(whole.given.hub) == len(hub.train_images)
     assert torch.equal(whole.test_images, hub.test_images)
 
 
@@ -550,7 +550,11 @@ def test_a_hub_without_labels_takes_the_classes_from_its_test_images(
 ) -> None:
     (tmp_path / "test").symlink_to(root / "test")
     hub = hub_images(tmp_path)
-    assert len(hub.images) == 0 and hub.classes == tuple("0123456789") and hub.shape == [1, 8, 8]
+    assert (
+        len(hub.train_images) == 0
+        and hub.classes == tuple("0123456789")
+        and hub.test_images.shape[1:] == (1, 8, 8)
+    )
     with pytest.raises(DataError, match="neither hub/CLASS nor test/CLASS"):
         hub_images(tmp_path / "nothing")
 

@@ -29,7 +29,7 @@ ROOMS = {
     "inputs": "errors randomness",
     "method": "inputs models optimiser randomness schema tree uploads",
     "methods": "errors inputs.images losses method models optimiser randomness tree",
-    "data": "errors inputs method randomness sealed tree",
+    "data": "errors inputs method randomness schema sealed tree",
     "exchange": "errors inputs method tree uploads",
     "engine": f"{PURE} data.federation exchange sealed version",
     "trust": "errors sealed",

@@ -22,6 +22,8 @@ T = TypeVar("T")
 BESIDE: Mapping[str, Any] = {"is_beside": True}
 #: Levels of what a field of type `Any` may hold.
 DEEPEST = 16
+#: Most values are of these, and of the very type that is wanted.
+SIMPLE = (int, float, str)
 WORDS: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -65,7 +67,7 @@ def read(
     TOML cannot write.
     """
     try:
-        return kind(**_values(kind, data, where, none))
+        return kind(**values(kind, data, where, none=none))
     except ConfigError as problem:
         if error is ConfigError:
             raise
@@ -74,7 +76,24 @@ def read(
 
 def values(kind: type, data: object, where: str = "", *, none: str | None = None) -> dict[str, Any]:
     """The fields that `read` would hand to the dataclass, those that are not given included."""
-    return _values(kind, data, where, none)
+    prefix = f"{where}." if where else ""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where or 'the whole'} must be a table, not {shown(data)}")
+    known = fields_of(kind)
+    for key in data:
+        if key not in known:
+            raise unknown("key", f"{prefix}{plain(str(key)[:100])}", [prefix + k for k in known])
+    result = {}
+    for name, (each, hint) in known.items():
+        if name in data:
+            result[name] = _value(prefix + name, data[name], hint, each.metadata, none)
+        elif each.default is not MISSING:
+            result[name] = each.default
+        elif each.default_factory is not MISSING:
+            result[name] = each.default_factory()
+        else:
+            raise ConfigError(f"{prefix}{name} is missing")
+    return result
 
 
 def write(value: Any) -> Any:
@@ -116,37 +135,14 @@ def fields_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
     return {each.name: (each, hints[each.name]) for each in fields(kind) if _is_written(each)}
 
 
-def _values(kind: type, data: object, where: str, none: str | None) -> dict[str, Any]:
-    prefix = f"{where}." if where else ""
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{where or 'the whole'} must be a table, not {shown(data)}")
-    known = fields_of(kind)
-    for key in data:
-        if key not in known:
-            raise unknown("key", f"{prefix}{plain(str(key)[:100])}", [prefix + k for k in known])
-    result = {}
-    for name, (each, hint) in known.items():
-        if name in data:
-            result[name] = _value(prefix + name, data[name], hint, each.metadata, none)
-        elif each.default is not MISSING:
-            result[name] = each.default
-        elif each.default_factory is not MISSING:
-            result[name] = each.default_factory()
-        else:
-            raise ConfigError(f"{prefix}{name} is missing")
-    return result
-
-
 def _value(key: str, value: Any, hint: Any, limits: Mapping[str, Any], none: str | None) -> Any:
     """The value in its own type and within its limits."""
-    kinds: tuple[Any, ...] = (hint,)
-    if get_origin(hint) in (UnionType, Union):
-        kinds = get_args(hint)
+    kinds = _kinds(hint)
     if NoneType in kinds and (value is None or (none is not None and value == none)):
         return None
-    kinds = tuple(kind for kind in kinds if kind is not NoneType)
-    for kind in kinds:
-        form: Any = get_origin(kind) or kind
+    if type(value) in SIMPLE and type(value) in kinds:
+        return _limited(key, value, type(value), limits)
+    for kind, form in kinds.items():
         if form is Any:
             _check_plain(key, value, DEEPEST)
             return value
@@ -154,18 +150,27 @@ def _value(key: str, value: Any, hint: Any, limits: Mapping[str, Any], none: str
             continue
         is_object = is_dataclass(form)
         if is_object:
-            return form(**_values(form, value, key, none))
+            return form(**values(form, value, key, none=none))
         if issubclass(form, Mapping):
-            return _mapping(key, value, get_args(kind), limits, none)
+            return _mapping(key, value, kind, limits, none)
         if issubclass(form, Sequence) and form is not str:
             return _sequence(key, value, kind, limits, none)
         return _limited(key, value, form, limits)
-    expected = " or ".join(_word(get_origin(kind) or kind) for kind in kinds)
+    expected = " or ".join(_word(form) for form in kinds.values() if form is not NoneType)
     raise ConfigError(f"{key} must be {expected}, not {shown(value)}")
+
+
+@cache
+def _kinds(hint: Any) -> dict[Any, Any]:
+    """The types that a hint allows, each with its class: of `list[int]`, `list`."""
+    kinds = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    return {kind: get_origin(kind) or kind for kind in kinds}
 
 
 def _has_form(value: Any, form: type) -> bool:
     """Numbers of numpy are numbers, truth values are not; a path may be written as text."""
+    if form is NoneType:
+        return False
     if is_dataclass(form) or issubclass(form, Mapping):
         return isinstance(value, Mapping)
     if form is str or form is Path:
@@ -184,9 +189,9 @@ def _word(form: Any) -> str:
 
 
 def _mapping(
-    key: str, value: Mapping[Any, Any], kinds: Sequence[Any], limits: Mapping[str, Any], none: Any
+    key: str, value: Mapping[Any, Any], hint: Any, limits: Mapping[str, Any], none: str | None
 ) -> dict[Any, Any]:
-    name_kind, kind = kinds
+    name_kind, kind = get_args(hint)
     result: dict[Any, Any] = {}
     for name, each in value.items():
         place = f"{key}.{plain(str(name)[:100])}"
@@ -209,11 +214,10 @@ def _sequence(
             raise ConfigError(f"{key} must have {len(kinds)} values, not {len(value)}")
     else:
         kinds = (kinds[0],) * len(value)
-    read = [
-        _value(f"{key}[{at}]", each, kind, limits, none)
-        for at, (each, kind) in enumerate(zip(value, kinds, strict=True))
-    ]
-    return read if get_origin(hint) is list else tuple(read)
+    result = []
+    for at, each in enumerate(value):
+        result.append(_value(f"{key}[{at}]", each, kinds[at], limits, none))
+    return result if get_origin(hint) is list else tuple(result)
 
 
 def _limited(key: str, value: Any, form: type, limits: Mapping[str, Any]) -> Any:
@@ -224,12 +228,10 @@ def _limited(key: str, value: Any, form: type, limits: Mapping[str, Any]) -> Any
         is_finite = False
     if not is_finite:
         raise ConfigError(f"{key} must be a finite number, not {shown(value)}")
-    low, high, choices = (limits.get(name) for name in ("low", "high", "choices"))
+    choices, low, high = limits.get("choices"), limits.get("low"), limits.get("high")
     if choices and value not in choices:
         raise unknown(key, plain(str(value)[:100]), choices)
-    is_low = low is not None and value < low
-    is_high = high is not None and value > high
-    if is_low or is_high:
+    if (low is not None and value < low) or (high is not None and value > high):
         raise ConfigError(f"{key} must be {_bounds(low, high)}, not {shown(value)}")
     return value
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import HUB, UNKNOWN, Collected, federated
@@ -40,20 +42,20 @@ def from_npz(path: Path) -> Dataset:
                 "all to one size"
             )
     ids = _integers(path, arrays, "client_ids", len(clients))
-    numbers, owners = np.unique(ids, return_inverse=True)
-    labels = np.concatenate(
-        [_labels(path, arrays, "hub", len(hub)), _labels(path, arrays, "client", len(clients))]
-    )
+    numbers, owners = np.unique(ids.numpy(), return_inverse=True)
+    hub_labels = _labels(path, arrays, "hub", len(hub))
+    client_labels = _labels(path, arrays, "client", len(clients))
     test_labels = _labels(path, arrays, "test", len(test))
+    labels = torch.cat([hub_labels, client_labels])
     return federated(
         "npz",
         Collected(
             source=path,
-            classes=_classes(path, arrays, np.concatenate([labels, test_labels])),
+            classes=_classes(path, arrays, torch.cat([labels, test_labels])),
             clients=tuple(str(number) for number in numbers),
-            images=np.concatenate([hub, clients]),
+            images=torch.cat([hub, clients]),
             labels=labels,
-            owners=np.concatenate([np.full(len(hub), HUB), owners]).astype(np.int64),
+            owners=torch.cat([torch.full([len(hub)], HUB), torch.from_numpy(owners)]),
             test_images=test,
             test_labels=test_labels,
         ),
@@ -69,27 +71,26 @@ def _arrays(path: Path) -> Arrays:
             f"cannot read {path}: {error.strerror or error}; name an .npz file that numpy.savez "
             "wrote"
         ) from error
-    except (
-        Exception
-    ) as error:  # zip, zlib and numpy each raise their own, and numpy's speaks of pickles
+    except Exception as error:  # zip, zlib and numpy raise their own; numpy's speaks of pickles
         raise DataError(
             f"{path} cannot be read as an .npz file of plain arrays; write it with numpy.savez"
         ) from error
-    absent = [name for name in _NEEDED if name not in arrays]
-    if absent:
-        raise DataError(
-            f"{path} has no array '{absent[0]}'; it needs {', '.join(_NEEDED)}, but has "
-            f"{', '.join(arrays) or 'none'}"
-        )
-    if strange := [name for name in arrays if name not in _KNOWN]:
-        raise DataError(
-            f"{path} has an unknown array '{strange[0]}'; remove it, or rename it: "
-            f"{', '.join(_KNOWN)}"
-        )
+    for name in _NEEDED:
+        if name not in arrays:
+            raise DataError(
+                f"{path} has no array '{name}'; it needs {', '.join(_NEEDED)}, but has "
+                f"{', '.join(arrays) or 'none'}"
+            )
+    for name in arrays:
+        if name not in _KNOWN:
+            raise DataError(
+                f"{path} has an unknown array '{name}'; remove it, or rename it: "
+                f"{', '.join(_KNOWN)}"
+            )
     return arrays
 
 
-def _images(path: Path, arrays: Arrays, name: str) -> NDArray[np.uint8]:
+def _images(path: Path, arrays: Arrays, name: str) -> Tensor:
     """N x C x H x W whatever the axes were."""
     images = arrays[name]
     if images.dtype != np.uint8:
@@ -103,25 +104,25 @@ def _images(path: Path, arrays: Arrays, name: str) -> NDArray[np.uint8]:
             f"{path}: {name} has shape {arrays[name].shape}; expected N x H x W, or N x H x W x C "
             "with C 1 or 3"
         )
-    return np.ascontiguousarray(images)
+    return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _integers(path: Path, arrays: Arrays, name: str, count: int) -> NDArray[np.int64]:
+def _integers(path: Path, arrays: Arrays, name: str, count: int) -> Tensor:
     values = arrays[name]
     if values.shape != (count,) or not np.issubdtype(values.dtype, np.integer):
         raise DataError(
             f"{path}: {name} is {values.dtype} of shape {values.shape}; expected {count} integers, "
             "one per image"
         )
-    return values.astype(np.int64)
+    return torch.from_numpy(values.astype(np.int64))
 
 
-def _labels(path: Path, arrays: Arrays, party: str, count: int) -> NDArray[np.int64]:
+def _labels(path: Path, arrays: Arrays, party: str, count: int) -> Tensor:
     """Only a client's labels may be unknown, or left out as a whole."""
     name = f"{party}_labels"
     if name not in arrays:
         if party == "client" or not count:
-            return np.full(count, UNKNOWN, dtype=np.int64)
+            return torch.full([count], UNKNOWN)
         raise DataError(
             f"{path} has {party}_images but no array '{name}'; add it, with one integer per image"
         )
@@ -132,28 +133,30 @@ def _labels(path: Path, arrays: Arrays, party: str, count: int) -> NDArray[np.in
     return labels
 
 
-def _classes(path: Path, arrays: Arrays, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    count = int(labels.max(initial=-1)) + 1
+def _classes(path: Path, arrays: Arrays, labels: Tensor) -> tuple[str, ...]:
+    known = set(labels.tolist()) - {UNKNOWN}
+    count = max(known, default=-1) + 1
     if "classes" not in arrays:
-        if unused := sorted(set(range(min(count, len(labels) + 1))) - set(labels.tolist())):
+        if count > len(known):
+            unused = next(number for number in range(count) if number not in known)
             raise DataError(
-                f"{path}: no image has the label {unused[0]}; number labels from 0 without gaps, "
-                "or add 'classes'"
+                f"{path}: no image has the label {unused}; number labels from 0 without gaps, or "
+                "add 'classes'"
             )
         return tuple(str(number) for number in range(count))
-    names = tuple(
-        name.decode() if isinstance(name, bytes) else str(name)
-        for name in np.atleast_1d(arrays["classes"])
-    )
+    names: list[str] = []
+    for entry in np.atleast_1d(arrays["classes"]):
+        name = entry.decode() if isinstance(entry, bytes) else str(entry)
+        if name in names:
+            raise DataError(f"{path}: two classes are called '{name}'; give each its own name")
+        names.append(name)
     if len(names) < count:
         raise DataError(
             f"{path}: classes has {len(names)} names, but there is a label {count - 1}; name every "
             "class"
         )
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path}: two classes are called '{twice}'; give each its own name")
-    return names
+    return tuple(names)
 
 
-def _sizes(images: NDArray[np.uint8]) -> str:
+def _sizes(images: Tensor) -> str:
     return " x ".join(str(size) for size in images.shape[1:])

@@ -15,14 +15,14 @@ ignored.
 import hashlib
 import os
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from PIL import Image, ImageOps
+from torch import Tensor
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import HUB, UNKNOWN, Collected, federated
@@ -57,12 +57,9 @@ def from_folder(root: Path) -> Dataset:
         )
     _refuse_misspelt(root)
     clients = subfolders(root / "clients")
-    classes, hub, test = at_the_hub(root)
-    train = hub + [
-        file
-        for number, client in enumerate(clients)
-        for file in files_held(client, number, classes)
-    ]
+    classes, train, test = at_the_hub(root)
+    for number, client in enumerate(clients):
+        train += files_of_client(client, number, classes)
     images = pixels_of([*train, *test])
     return federated(
         "folder",
@@ -71,10 +68,10 @@ def from_folder(root: Path) -> Dataset:
             classes=classes,
             clients=tuple(client.name for client in clients),
             images=images[: len(train)],
-            labels=np.array([file.label for file in train], dtype=np.int64),
-            owners=np.array([file.owner for file in train], dtype=np.int64),
+            labels=labels_of(train),
+            owners=torch.tensor([file.owner for file in train]),
             test_images=images[len(train) :],
-            test_labels=np.array([file.label for file in test], dtype=np.int64),
+            test_labels=labels_of(test),
             mark=mark_of(root, [*train, *test]),
         ),
     )
@@ -84,21 +81,9 @@ def _refuse_misspelt(root: Path) -> None:
     """A folder `Test` or `client` would be passed over for its name, with all that is in it."""
     missing = [name for name in ("hub", "clients", "test") if not (root / name).is_dir()]
     for path in sorted(root.iterdir()):
-        if path.is_dir() and (
-            near := get_close_matches(path.name.casefold(), missing, n=1, cutoff=0.8)
-        ):
+        near = get_close_matches(path.name.casefold(), missing, n=1, cutoff=0.8)
+        if near and path.is_dir():
             raise DataError(f"{path} must be called '{near[0]}'; rename it")
-
-
-def mark_of(root: Path, files: list[File]) -> str:
-    """A checksum of the files by name and size: another machine may decode the same JPEG slightly
-    differently.
-    """
-    named = [
-        (file.path.relative_to(root).as_posix(), file.path.stat().st_size, file.owner)
-        for file in files
-    ]
-    return hashlib.sha256(repr(named).encode(errors="surrogateescape")).hexdigest()
 
 
 def subfolders(folder: Path) -> list[Path]:
@@ -114,106 +99,114 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def _refuse_broken_links(paths: list[Path]) -> None:
-    """Links to a disk that is not there, say: passed over, their images would be missing without a
-    word.
-    """
-    if broken := next((path for path in paths if path.is_symlink() and not path.exists()), None):
-        raise DataError(f"{broken} is a link to something that does not exist; repair or remove it")
+    """Links to a disk that is not there, say: their images would be missing without a word."""
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise DataError(
+                f"{path} is a link to something that does not exist; repair or remove it"
+            )
 
 
-def _files(folder: Path) -> list[Path]:
+def _images_below(folder: Path) -> list[Path]:
     """All images below, by path."""
-    found, seen = list[Path](), {folder.resolve()}
+    found: list[Path] = []
+    seen = {folder.resolve()}
     for place, folders, names in os.walk(folder, followlinks=True):
-        visible = {
-            name: Path(place, name).resolve()
-            for name in sorted(folders)
-            if not name.startswith(".")
-        }
-        folders[:] = [
-            name for name, real in visible.items() if real not in seen
-        ]  # a link may lead back here
-        seen.update(visible.values())
+        visible = [name for name in sorted(folders) if not name.startswith(".")]
+        real = {name: Path(place, name).resolve() for name in visible}
+        folders[:] = [name for name in visible if real[name] not in seen]  # a link may lead back
+        seen.update(real.values())
         found += [Path(place, name) for name in names if not name.startswith(".")]
     found.sort()
     _refuse_broken_links(found)
-    if other := next((path for path in found if path.suffix.lower() in _OTHER_IMAGES), None):
-        raise DataError(
-            f"{other} is of a kind that cannot be read; convert it to png or jpg, or remove it"
-        )
-    images = [path for path in found if path.suffix.lower() in _SUFFIXES and path.is_file()]
-    if odd := next((path for path in images if not str(path).isprintable()), None):
-        raise DataError(f"{str(odd)!a} has characters in its name that cannot be shown; rename it")
+    images = []
+    for path in found:
+        if path.suffix.lower() in _OTHER_IMAGES:
+            raise DataError(
+                f"{path} is of a kind that cannot be read; convert it to png or jpg, or remove it"
+            )
+        if path.suffix.lower() in _SUFFIXES and path.is_file():
+            if not str(path).isprintable():
+                raise DataError(
+                    f"{str(path)!a} has characters in its name that cannot be shown; rename it"
+                )
+            images.append(path)
     return images
 
 
 def at_the_hub(root: Path) -> tuple[tuple[str, ...], list[File], list[File]]:
     """The classes, what the hub holds, perhaps nothing, and the test set."""
     classes = class_names(root)
-    hub = list(labelled_files(root / "hub", classes))
+    hub = labelled_files(root / "hub", classes)
     if subfolders(root / "test"):
-        return classes, hub, list(labelled_files(root / "test", classes))
+        return classes, hub, labelled_files(root / "test", classes)
     return classes, *hold_out(root, hub, classes)
 
 
 def class_names(root: Path) -> tuple[str, ...]:
-    """The classes, by the folders of hub/ or test/; never by those of clients, which may be scans
-    or years.
-    """
+    """The folders of hub/ or test/; never those of clients, which may be scans or years."""
     place = root / ("hub" if subfolders(root / "hub") else "test")
-    named = tuple(folder.name for folder in subfolders(place))
-    if _UNLABELLED in named:
+    names = tuple(folder.name for folder in subfolders(place))
+    if _UNLABELLED in names:
         raise DataError(
             f"{place / _UNLABELLED} is not a class; move images without labels to a client"
         )
-    if not named:
+    if not names:
         raise DataError(
             f"{root} has neither hub/CLASS nor test/CLASS, so its classes are unknown; add one of "
             "them"
         )
-    return named
+    return names
 
 
-def labelled_files(folder: Path, classes: tuple[str, ...]) -> Iterator[File]:
+def labelled_files(folder: Path, classes: tuple[str, ...]) -> list[File]:
     """The images of hub/ or test/, whose folders are classes and nothing else."""
+    found: list[File] = []
     for inside in subfolders(folder):
         if inside.name not in classes:
             raise DataError(
                 f"{inside} is not one of the classes {', '.join(classes)}; rename or remove it"
             )
-        files = _files(inside)
-        if not files:
+        images = _images_below(inside)
+        if not images:
             raise DataError(f"{inside} holds no images; add some of that class, or remove it")
-        yield from (File(path, classes.index(inside.name)) for path in files)
+        label = classes.index(inside.name)
+        found += [File(path, label) for path in images]
+    return found
 
 
-def files_held(client: Path, number: int, classes: tuple[str, ...]) -> Iterator[File]:
+def files_of_client(client: Path, number: int, classes: tuple[str, ...]) -> list[File]:
     """A client's images: labelled where the folder directly below it is a class."""
-    folders = [
+    _refuse_strange_folders(client, classes)
+    found = []
+    for path in _images_below(client):
+        first, *rest = path.relative_to(client).parts
+        label = classes.index(first) if rest and first in classes else UNKNOWN
+        found.append(File(path, label, number))
+    return found
+
+
+def _refuse_strange_folders(client: Path, classes: tuple[str, ...]) -> None:
+    folders = {
         path.name for path in client.iterdir() if path.is_dir() and not path.name.startswith(".")
-    ]
-    strange = sorted(set(folders) - {*classes, _UNLABELLED})
-    written = {_spoken(name): name for name in classes}
-    if alike := next((name for name in strange if _spoken(name) in written), None):
-        raise DataError(
-            f"{client / alike} is spelt differently from the class '{written[_spoken(alike)]}'; "
-            "rename one"
-        )
-    if strange and set(folders) & set(classes):
+    }
+    strange = sorted(folders - {*classes, _UNLABELLED})
+    alike = {_folded(name): name for name in classes}
+    for name in strange:
+        if _folded(name) in alike:
+            raise DataError(
+                f"{client / name} is spelt differently from the class '{alike[_folded(name)]}'; "
+                "rename one"
+            )
+    if strange and not folders.isdisjoint(classes):
         raise DataError(
             f"{client / strange[0]} is beside folders of classes but is not a class; rename it to "
-            "one of "
-            f"{', '.join(classes)}, or move its images into '{_UNLABELLED}'"
+            f"one of {', '.join(classes)}, or move its images into '{_UNLABELLED}'"
         )
-    for path in _files(client):
-        first, *rest = path.relative_to(client).parts
-        yield File(path, classes.index(first) if rest and first in classes else UNKNOWN, number)
 
 
-def _spoken(name: str) -> str:
-    """Without what the eye may not see: capitals, and two ways to write one letter with an
-    accent.
-    """
+def _folded(name: str) -> str:
+    """Without what the eye may not see: capitals, and two ways to write a letter's accent."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -244,50 +237,63 @@ def _chance(path: Path, folder: Path) -> float:
     return float(uniform(key(0, "held out", path.relative_to(folder).as_posix()), (1,)))
 
 
-def pixels_of(files: list[File]) -> NDArray[np.uint8]:
+def labels_of(files: list[File]) -> Tensor:
+    return torch.tensor([file.label for file in files], dtype=torch.int64)
+
+
+def mark_of(root: Path, files: list[File]) -> str:
+    """A checksum by name and size: other machines may decode the same JPEG slightly differently."""
+    about = []
+    for file in files:
+        name = file.path.relative_to(root).as_posix()
+        about.append((name, file.path.stat().st_size, file.owner))
+    return hashlib.sha256(repr(about).encode(errors="surrogateescape")).hexdigest()
+
+
+def pixels_of(files: list[File]) -> Tensor:
     """All images N x C x H x W; the first one sets size and channels for the rest."""
-    first = _decode(files[0].path)
-    images = np.empty((len(files), *first.shape), np.uint8)
+    first = _pixels(files[0].path)
+    images = torch.empty((len(files), *first.shape), dtype=torch.uint8)
     for number, file in enumerate(files):
-        image = _decode(file.path)
+        image = _pixels(file.path)
         if image.shape != first.shape:
             raise DataError(
                 f"{file.path} is {_described(image)}, but {files[0].path} is {_described(first)}; "
-                "convert all images "
-                "to one size and one kind"
+                "convert all images to one size and one kind"
             )
         images[number] = image
     return images
 
 
-def _described(image: NDArray[np.uint8]) -> str:
+def _described(image: Tensor) -> str:
     channels, height, width = image.shape
     return f"{width} x {height} pixels in {'grey' if channels == 1 else 'colour'}"
 
 
-def _decode(path: Path) -> NDArray[np.uint8]:
+def _pixels(path: Path) -> Tensor:
     """C x H x W."""
-    image = np.asarray(read_image(path))
-    return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+    image = torch.from_numpy(np.array(read_image(path)))
+    return image[None] if image.ndim == 2 else image.permute(2, 0, 1)
 
 
 def read_image(path: Path) -> Image.Image:
     """Grey or colour, upright as its camera meant it; what is transparent is seen on white."""
     try:
         with Image.open(path) as file:
-            deep = any(";16" in str(part) for part in file.tile)
-            mode = f"{file.mode}, 16 bits" if deep and file.mode in _GREY | _COLOUR else file.mode
-            kind = "L" if mode in _GREY else "RGB" if mode in _COLOUR else ""
-            image = _on_white(ImageOps.exif_transpose(file)).convert(kind) if kind else None
+            is_deep = any(";16" in str(part) for part in file.tile)
+            mode = file.mode
+            kind = "L" if mode in _GREY else "RGB"
+            if mode in _GREY | _COLOUR and not is_deep:
+                return _on_white(ImageOps.exif_transpose(file)).convert(kind)
     except Exception as error:  # Pillow's parsers raise whatever they trip over
         raise DataError(
             f"{path} cannot be read as an image ({error}); replace or remove it"
         ) from error
-    if image is None:
-        raise DataError(
-            f"{path} has pixels of kind '{mode}'; save it in grey or colour with 8 bits per channel"
-        )
-    return image
+    depth = ", 16 bits" if is_deep and mode in _GREY | _COLOUR else ""
+    raise DataError(
+        f"{path} has pixels of kind '{mode}{depth}'; save it in grey or colour with 8 bits per "
+        "channel"
+    )
 
 
 def _on_white(image: Image.Image) -> Image.Image:

@@ -6,7 +6,7 @@ changed blank goes unseen.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,25 @@ from torch import Tensor
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
-from fedglean.errors import UNREADABLE, DataError, StorageError
+from fedglean.errors import UNREADABLE, ConfigError, DataError, StorageError
+from fedglean.schema import read, setting
 from fedglean.sealed import COMPACT, digest_of_json, make_folder, write_whole
 
 FORMAT = "fedglean split 1"
+
+Indices = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SplitContent:
+    """A split as the file lists it."""
+
+    format: str = setting(MISSING, "what kind of file it is", choices=(FORMAT,))
+    hub: Indices = setting(MISSING, "images of the hub", low=0, high=2**63 - 1)
+    labelled: tuple[Indices, ...] = setting(MISSING, "a client's", low=0, high=2**63 - 1)
+    unlabelled: tuple[Indices, ...] = setting(MISSING, "a client's", low=0, high=2**63 - 1)
+    names: tuple[str, ...] = setting(MISSING, "of clients")
+    data: str = setting("", "digest of the data set")
 
 
 def save_split(path: Path | str, split: Split) -> None:
@@ -28,17 +43,15 @@ def save_split(path: Path | str, split: Split) -> None:
 
 
 def load_split(path: Path | str) -> Split:
-    """The split, if the file is exactly as it was saved; whether it fits a data set is `fitted`'s
-    question.
-    """
+    """The split, if the file is exactly as it was saved; `fitted` says whether it fits the data."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise StorageError(f"cannot read the split '{path}': {error.strerror}") from error
     try:
         content = json.loads(raw)["content"]
-        split = _split(content)
-    except UNREADABLE as error:
+        listed = read(SplitContent, content)
+    except (ConfigError, *UNREADABLE) as error:
         raise StorageError(
             f"'{path}' is not a split file, or is damaged; make it again with the same seed"
         ) from error
@@ -46,7 +59,17 @@ def load_split(path: Path | str) -> Split:
         raise StorageError(
             f"'{path}' was changed after it was saved (its checksum differs); make it again"
         )
-    return split
+    return Split(
+        hub=_tensor(listed.hub),
+        labelled=tuple(map(_tensor, listed.labelled)),
+        unlabelled=tuple(map(_tensor, listed.unlabelled)),
+        names=listed.names,
+        data=listed.data,
+    )
+
+
+def _tensor(indices: Indices) -> Tensor:
+    return torch.tensor(indices, dtype=torch.int64)
 
 
 def split_digest(split: Split) -> str:
@@ -71,13 +94,9 @@ def of_this(split: Split, dataset: Dataset) -> Split:
 
 
 def check_split(split: Split, images: int, labels: Tensor | None = None) -> None:
-    """Refuse a split that does not fit the data set: every image at most once, in range, labelled
-    ones with a label.
-    """
-    if len(split.labelled) != len(split.unlabelled) or len(split.names) not in (
-        0,
-        len(split.labelled),
-    ):
+    """Refuse a split that does not fit: images twice or out of range, labelled without a label."""
+    clients = len(split.labelled)
+    if len(split.unlabelled) != clients or len(split.names) not in (0, clients):
         raise DataError(
             "a split must list labelled and unlabelled images for every client, and names for all "
             "or none"
@@ -103,32 +122,16 @@ def check_split(split: Split, images: int, labels: Tensor | None = None) -> None
 
 
 def _content(split: Split) -> dict[str, Any]:
-    return {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "hub": split.hub.tolist(),
         "labelled": [part.tolist() for part in split.labelled],
         "unlabelled": [part.tolist() for part in split.unlabelled],
         "names": list(split.names),
-        **({"data": split.data} if split.data else {}),
     }
-
-
-def _split(content: dict[str, Any]) -> Split:
-    data = content.get("data", "")
-    if content["format"] != FORMAT or not all(
-        isinstance(name, str) for name in [data, *content["names"]]
-    ):
-        raise ValueError(content["format"])
-    labelled, unlabelled = (
-        tuple(map(_indices, content[part])) for part in ("labelled", "unlabelled")
-    )
-    return Split(_indices(content["hub"]), labelled, unlabelled, tuple(content["names"]), data)
-
-
-def _indices(numbers: list[int]) -> Tensor:
-    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-        raise ValueError("an index is a whole number")
-    return torch.tensor(numbers, dtype=torch.int64)
+    if split.data:
+        content["data"] = split.data
+    return content
 
 
 def _encode(content: dict[str, Any]) -> bytes:

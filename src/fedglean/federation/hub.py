@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from fedglean.data.party_folders import HubImages, hub_images
+from fedglean.data.dataset import Dataset
+from fedglean.data.party_folders import hub_images, with_branches
 from fedglean.data.split_file import of_this
 from fedglean.engine.device import chosen_device
 from fedglean.engine.loop import Loop
@@ -90,20 +91,20 @@ def federate(
 def _federate(
     carrier: Carrier, config: Config, options: HubOptions, tell: Tell, on_round: OnRound
 ) -> Run:
-    out, device = options.out, torch.device(config.engine.device)
-    images = hub_images(options.images)
-    mailbox = Mailbox(carrier, options, images.classes, images.shape, _public_keys(options), tell)
+    out, images = options.out, hub_images(options.images)
+    shape = list(images.test_images.shape[1:])
+    mailbox = Mailbox(carrier, options, images.classes, shape, _public_keys(options), tell)
     roster, asked = roster_of(config, options), set[int]()
     if roster is not None:
         mailbox.nodes.declared = roster.present
-        experiment = _experiment(config, images.to(device), roster, mailbox, asked)
+        experiment = _experiment(config, images, roster, mailbox, asked)
         of_this(RunFolder(out).split(), experiment.dataset)
         run = LiveRun.found(experiment, RunFolder(out))
         tell(f"continuing after round {run.progress.done} of {config.rounds}")
     else:
         found = mailbox.enrol(config.gate.quorum)
-        roster = Roster.begin(_name(config), options.branches, images.shape, found)
-        experiment = _experiment(config, images.to(device), roster, mailbox, asked)
+        roster = Roster.begin(_name(config), options.branches, shape, found)
+        experiment = _experiment(config, images, roster, mailbox, asked)
         make_folder(out)
         roster.save(out)
         run = LiveRun.new(experiment, out)
@@ -163,22 +164,24 @@ def _public_keys(options: HubOptions) -> Mapping[int, bytes] | None:
 
 
 def _experiment(
-    config: Config, images: HubImages, roster: Roster, mailbox: Mailbox, asked: set[int]
+    config: Config, images: Dataset, roster: Roster, mailbox: Mailbox, asked: set[int]
 ) -> Experiment:
     """Who is to train is noted in `asked`, for whoever tells of a round."""
-    dataset, method = images.dataset(roster.branches), make_method(config)
+    dataset, method = with_branches(images, roster.branches), make_method(config)
     assert dataset.given is not None
     split, plan = of_this(dataset.given, dataset), RunPlan.of(config, dataset)
-    none, device = dataset.train_images[:0], dataset.train_images.device
+    device = torch.device(config.engine.device)
+    store, labels = dataset.train_images.to(device), dataset.train_labels.to(device)
+    none = store[:0]
     federation = RemoteFederation(
-        Images(dataset.train_images, split.hub.to(device), dataset.train_labels),
+        Images(store, split.hub.to(device), labels),
         tuple(Images(none, part) for part in split.labelled),
         tuple(Images(none, part) for part in split.unlabelled),
         roster,
     )
     method.check(federation.declared, len(federation.hub))
     setting = plan.setting(config.names)
-    evaluator = Evaluator(dataset.test_images, dataset.test_labels, None, setting)
+    evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), None, setting)
     aggregate = aggregate_of(config)
     placement = Branches(
         mailbox,

@@ -140,7 +140,7 @@ def _of_the_hub(run: Run) -> Dataset:
     """What a hub can read again. The images of its branches are numbers beyond its own, and without
     a label.
     """
-    return hub_images(Path(str(run.config.data.root))).dataset(())
+    return hub_images(Path(str(run.config.data.root)))
 
 
 def _confusion(truth: Tensor, guess: Tensor, classes: int) -> list[list[int]]:
