@@ -213,23 +213,20 @@ def _folded(name: str) -> str:
 def hold_out(
     root: Path, hub: list[File], classes: tuple[str, ...]
 ) -> tuple[list[File], list[File]]:
-    """Part of every class by the hash of each file's own name, so that a new file moves no other
-    one.
+    """A fifth of every class, at least one image, to test on; the rest to train on.
 
-    In a class so small that chance would leave one side empty, the first or last by hash changes
-    sides.
+    Which ones the hashes of the files' own names say, so that a new file moves few others.
     """
     test: set[File] = set()
     for label, name in enumerate(classes):
-        chance = {file: _chance(file.path, root / "hub") for file in hub if file.label == label}
-        ranked = sorted(chance, key=lambda file: (chance[file], file.path))
-        if len(ranked) < 2:
+        files = [file for file in hub if file.label == label]
+        if len(files) < 2:
             raise DataError(
                 f"{root / 'hub' / name} has only one image, and one is needed for testing; add "
                 "more, or add test/CLASS"
             )
-        below = sum(value < HELD_OUT for value in chance.values())
-        test.update(ranked[: min(max(below, 1), len(ranked) - 1)])
+        files.sort(key=lambda file: (_chance(file.path, root / "hub"), file.path))
+        test.update(files[: max(1, round(HELD_OUT * len(files)))])
     return [file for file in hub if file not in test], [file for file in hub if file in test]
 
 
