@@ -50,7 +50,7 @@ def test_what_was_found_is_not_measured_again(
     def never(*_: Any) -> str:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(auto, "_measured", never)
+    monkeypatch.setattr(auto, "_measure", never)
     assert auto.faster(MODEL, POOLS, SETTING, tmp_path / "deep" / "found.json") == found
     with pytest.raises(AssertionError, match="measured again"):
         auto.faster(
@@ -66,7 +66,7 @@ def test_a_damaged_memory_is_measured_anew(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "found.json").write_text(content)
-    monkeypatch.setattr(auto, "_measured", lambda *_: "stack")
+    monkeypatch.setattr(auto, "_measure", lambda *_: "stack")
     assert auto.faster(MODEL, POOLS, SETTING, tmp_path / "found.json") == "stack"
 
 

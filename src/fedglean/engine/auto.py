@@ -47,14 +47,14 @@ def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path
         _code(),
     ]
     kind = json.dumps([*machine, model.architecture.to_json(), len(pools), str(setting.dtype)])
-    known = _recalled(memory)
+    known = _read(memory)
     if kind not in known:
-        known[kind] = _measured(model, pools, setting)
-        _remembered(memory, known)
+        known[kind] = _measure(model, pools, setting)
+        _write(memory, known)
     return known[kind]
 
 
-def _measured(model: Model, pools: Sequence[Images], setting: Setting) -> str:
+def _measure(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     """The better of several turns each, in turn: what else runs on the machine hits both alike.
 
     Both write their step down at once, in a turn that does not count: most of a run's steps are
@@ -90,7 +90,7 @@ def _code() -> str:
     return digest(b"".join(path.read_bytes() for path in sources))[:12]
 
 
-def _recalled(memory: Path) -> dict[str, str]:
+def _read(memory: Path) -> dict[str, str]:
     try:
         known = json.loads(memory.read_text())
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def _recalled(memory: Path) -> dict[str, str]:
     return {kind: choice for kind, choice in known.items() if choice in ("loop", "stack")}
 
 
-def _remembered(memory: Path, known: dict[str, str]) -> None:
+def _write(memory: Path, known: dict[str, str]) -> None:
     """A cache that cannot be written costs another measurement, no more."""
     with suppress(StorageError):
         make_folder(memory.parent)

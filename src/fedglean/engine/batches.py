@@ -50,16 +50,14 @@ class Lane:
 
     @property
     def images_a_step(self) -> int:
-        return sum(stream.batch * len(stream.views) for stream in self.train.streams.values())
+        streams = self.train.streams.values()
+        return sum(stream.batch * len(stream.views) for stream in streams)
 
 
 def batches(train: Train, key: int, setting: Setting) -> Iterator[Batch]:
     """One request's batches, step by step."""
-    lane = Lane(train, key)
-    batcher = Batcher([lane], setting)
-    stride = max(1, setting.images_at_once // lane.images_a_step)
-    for begin in range(0, train.length, stride):
-        steps = range(begin, min(begin + stride, train.length))
+    batcher = Batcher([Lane(train, key)], setting)
+    for steps in batcher.cut(range(train.length), width=1):
         chunk = batcher.chunk(steps)
         for place in range(len(steps)):
             yield at(chunk, place, 0)
@@ -75,7 +73,8 @@ class Batcher:
     """Makes the batches of lanes whose streams agree in name, views, batch size, draw, store."""
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
-        self.device = lanes[0].device
+        self.device, self.images_a_step = lanes[0].device, lanes[0].images_a_step
+        self.images_at_once = setting.images_at_once
         self.last = self._each([max(0, lane.length - 1) for lane in lanes])
         self.keys = self._each([fold_int(lane.key, "step") for lane in lanes])
         self.rates = self._each([lane.train.learning_rate for lane in lanes], torch.float64)
@@ -86,11 +85,19 @@ class Batcher:
     def _each(self, values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
 
-    def chunk(self, steps: range, width: int | None = None) -> Batch:
-        """The batches of several steps (first axis) and the first lanes (second); a lane that is
-        done repeats its last.
+    def steps_at_once(self, width: int) -> int:
+        return max(1, self.images_at_once // (width * self.images_a_step))
 
-        Epochs are those of the first stream.
+    def cut(self, steps: range, width: int) -> Iterator[range]:
+        """The steps, as many together as their batches are made at once."""
+        most = self.steps_at_once(width)
+        for begin in range(0, len(steps), most):
+            yield steps[begin : begin + most]
+
+    def chunk(self, steps: range, width: int | None = None) -> Batch:
+        """The batches of several steps (first axis) and of the first lanes (second).
+
+        A lane that is done repeats its last. Epochs are those of the first stream.
         """
         last = self.last[:width]  # lanes
         step = torch.arange(steps.start, steps.stop, device=self.device)  # steps
@@ -117,15 +124,15 @@ class StreamSampler:
             raise ValueError(
                 f"a stream is drawn 'shuffled' or 'with-replacement', not '{self.stream.draw}'"
             )
-        self.index, self.label = _joined([stream.images for stream in streams])
+        self.index, self.label = _in_one_row([stream.images for stream in streams])
         self.counts = [len(stream.images) for stream in streams]
         self.lengths = torch.tensor([stream.epoch for stream in streams])
         self.lasts = torch.tensor([max(0, lane.length - 1) for lane in lanes])
         starts = [0, *accumulate(self.counts)][:-1]
         keys = [fold_int(lane.key, name) for lane in lanes]
         purpose = "order" if self.stream.draw == "shuffled" else "draw"
-        table = [self.counts, self.lengths.tolist(), starts]
-        table.append([fold_int(key, purpose) for key in keys])
+        draw_keys = [fold_int(key, purpose) for key in keys]
+        table = [self.counts, self.lengths.tolist(), starts, draw_keys]
         for number in range(len(self.stream.views)):
             table.append([fold_int(key, "view", number) for key in keys])
         rows = torch.tensor(table).to(self.index.device, non_blocking=True)  # rows x lanes
@@ -192,12 +199,13 @@ class StreamSampler:
         return torch.argsort(numbers, dim=-1, stable=True)
 
 
-def _joined(images: Sequence[Images]) -> tuple[Tensor, Tensor | None]:
-    """All images of one store in one row, and their labels where they have some."""
+def _in_one_row(images: Sequence[Images]) -> tuple[Tensor, Tensor | None]:
+    """All images of one store, and their labels where they have some."""
     if len(images) == 1:
         return images[0].index, images[0].label
+    index = torch.cat([each.index for each in images])
     labels = [each.label for each in images if each.label is not None]
-    return torch.cat([each.index for each in images]), torch.cat(labels) if labels else None
+    return index, torch.cat(labels) if labels else None
 
 
 def _tensor(key: int | Tensor) -> Tensor:

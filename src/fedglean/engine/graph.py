@@ -22,29 +22,31 @@ Lifted = Callable[[Tree, Tree, Batch, Tree], tuple[Tree, Tree, dict[str, Tensor]
 
 def fused(function: Callable[..., Any], half: bool) -> Callable[..., Any]:
     """The function compiled for CUDA, in half precision if asked for."""
+    import torch._dynamo.config as limits  # takes a second to load, and most runs compile nothing
+
+    from fedglean.engine.layout import ChannelsLast
 
     def run(*arguments: Any) -> Any:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             return function(*arguments)
 
-    import torch._dynamo.config as limits  # takes a second to load, and most runs compile nothing
-
-    from fedglean.engine.layout import ChannelsLast
-
     # Without a code object of its own, all that is ever compiled here would count together.
     run.__code__ = run.__code__.replace()
     torch.compiler.assume_constant_result(of_text)  # type: ignore[no-untyped-call]
-    # Every signature is one compilation; torch's limit of eight a code catches endless ones.
-    limits.recompile_limit = 64
-    limits.fail_on_recompile_limit_hit = True
-    # Combined, the updates of eighty parameters are a few kernels.
-    layout: dict[str, Any] = {
+    options: dict[str, Any] = {
         "force_layout_optimization": True,
         "post_grad_custom_post_pass": ChannelsLast(),
+        # Combined, the updates of eighty parameters are a few kernels.
+        "combo_kernels": True,
     }
-    return torch.compile(
-        run, fullgraph=True, dynamic=False, options=layout | {"combo_kernels": True}
-    )
+    compiled = torch.compile(run, fullgraph=True, dynamic=False, options=options)
+
+    def run_compiled(*arguments: Any) -> Any:
+        # Every signature is one compilation; torch's limit of eight a code catches endless ones.
+        with limits.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+            return compiled(*arguments)
+
+    return run_compiled
 
 
 class CapturedStep:
@@ -66,9 +68,8 @@ class CapturedStep:
         compiled: bool = False,
         half: bool = False,
     ) -> None:
-        self.models, self.memory, self.frozen, self.chunk = (
-            tree.map(torch.clone, part) for part in (models, memory, frozen, chunk)
-        )
+        self.models, self.memory = tree.map(torch.clone, models), tree.map(torch.clone, memory)
+        self.frozen, self.chunk = tree.map(torch.clone, frozen), tree.map(torch.clone, chunk)
         device = chunk.step.device
         self.lengths = torch.zeros(lanes, dtype=torch.long, device=device)
         # Which step it is, and where in the chunk its batch lies.
@@ -82,8 +83,9 @@ class CapturedStep:
 
     def load(self, models: Tree, memory: Tree, frozen: Tree, lengths: Tensor, number: int) -> None:
         """Begin with these lanes at step `number`."""
-        for static, new in ((self.models, models), (self.memory, memory), (self.frozen, frozen)):
-            tree.map(lambda a, b: a.copy_(b), static, new)
+        tree.map(Tensor.copy_, self.models, models)
+        tree.map(Tensor.copy_, self.memory, memory)
+        tree.map(Tensor.copy_, self.frozen, frozen)
         self.lengths.copy_(lengths)
         self.number.fill_(number)
         for total in self.totals.values():
@@ -121,10 +123,8 @@ class CapturedStep:
         on = self.number < self.lengths
         metrics = self.step(self.models, self.memory, self.frozen, self.chunk, on, self.place)
         for name, value in metrics.items():
-            total = self.totals.setdefault(
-                name, torch.zeros(len(on), dtype=torch.float64, device=on.device)
-            )
-            total.add_(value)
+            zeros = torch.zeros(len(on), dtype=torch.float64, device=on.device)
+            self.totals.setdefault(name, zeros).add_(value)
         self.number.add_(1)
         self.place.add_(1)
 
@@ -148,6 +148,11 @@ def abandon(pool: Any) -> None:
         torch._C._cuda_releasePool(device, pool)
 
 
+def of_lanes(on: Tensor, moving: Tensor, still: Tensor) -> Tensor:
+    """`moving` of the lanes that are `on`, `still` of the others."""
+    return torch.where(on.reshape(-1, *[1] * (moving.dim() - 1)), moving, still)  # lanes x ...
+
+
 def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
     """The step as a function that moves the buffers of lanes that are `on`; returns metrics."""
 
@@ -159,8 +164,7 @@ def in_place(lifted: Lifted) -> Callable[..., dict[str, Tensor]]:
         new_models, new_memory, metrics = lifted(models, memory, batch, frozen)
 
         def move(old: Tensor, new: Tensor) -> Tensor:
-            moving = on.reshape(-1, *[1] * (old.dim() - 1))  # lanes x 1 x ...
-            return old.copy_(torch.where(moving, new, old))
+            return old.copy_(of_lanes(on, new, old))
 
         tree.map(move, models, new_models)
         tree.map(move, memory, new_memory)

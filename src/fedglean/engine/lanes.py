@@ -9,7 +9,7 @@ was captured before.
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 
 from fedglean import tree
 from fedglean.engine.batches import Batcher, Lane, Setting, at
-from fedglean.engine.graph import CapturedStep, Lifted, give_back
+from fedglean.engine.graph import CapturedStep, Lifted, give_back, of_lanes
 from fedglean.engine.trace import RecordedStep
-from fedglean.method import Batch, Trained
+from fedglean.method import Trained
 from fedglean.models.convolution import in_groups
 from fedglean.tree import Tree
 
@@ -42,23 +42,16 @@ class StackTrainer:
     def train(self, lanes: Sequence[Lane], signature: Any) -> list[Trained]:
         """The answers, in the order of the lanes, whose lengths must not rise."""
         on_cuda = lanes[0].device.type == "cuda"
-        stack = LaneStack(self._filled(lanes, signature) if on_cuda else lanes, self.setting)
+        stack = LaneStack(self._fill_up(lanes, signature) if on_cuda else lanes, self.setting)
         for width, steps in segments(stack.lengths, LEAST if self.setting.compile else 1):
             stack.narrow(width)
-            stride = max(1, self.setting.images_at_once // (width * lanes[0].images_a_step))
-            if on_cuda:
-                self._replay(stack, width, steps, stride, signature)
+            key = (signature, width, stack.shared)
+            capture = self._capture_of(stack, width, key) if on_cuda else None
+            if capture is not None:
+                stack.replay(width, steps, capture)
             else:
-                stack.play(width, steps, stride, self._step(stack, width, signature))
+                stack.play(width, steps, self._step_of(stack, width, key))
         return stack.results()[: len(lanes)]
-
-    def _step(self, stack: "LaneStack", width: int, signature: Any) -> RecordedStep:
-        key = (signature, width, stack.shared)
-        if key not in self.steps:
-            models, memory, frozen = stack.start(width)
-            example = models, memory, at(stack.batches(width, range(1)), 0), frozen
-            self.steps[key] = RecordedStep(stack.step, *example, self.setting.record_after)
-        return self.steps[key]
 
     def forget(self) -> None:
         """Give up everything that was captured, and the memory it holds."""
@@ -67,40 +60,44 @@ class StackTrainer:
         gc.collect()
         give_back()
 
-    def _filled(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
+    def _fill_up(self, lanes: Sequence[Lane], signature: Any) -> list[Lane]:
         """Idle lanes are added up to a width that is known: a new one would have to be captured.
 
         To compile one takes a minute, so there the first width is that of a round in which every
         party trains.
         """
-        least = max(len(lanes), self.parties) if self.setting.compile else len(lanes)
         known = self.widths.setdefault(signature, set())
-        width = min((each for each in known if each >= len(lanes)), default=least)
+        enough = [width for width in known if width >= len(lanes)]
+        if enough:
+            width = min(enough)
+        elif self.setting.compile:
+            width = max(len(lanes), self.parties)
+        else:
+            width = len(lanes)
         known.add(width)
         idle = Lane(lanes[0].train, lanes[0].key, idle=True)
         return [*lanes, *[idle] * (width - len(lanes))]
 
-    def _replay(
-        self, stack: "LaneStack", width: int, steps: range, stride: int, signature: Any
-    ) -> None:
-        key = (signature, width, stack.shared)
-        if key not in self.captures:
-            self.captures[key] = self._capture(
-                stack, width, _room(stack.batches(width, steps[:stride]), stride)
-            )
-        capture = self.captures[key]
-        if capture is None:
-            stack.play(width, steps, stride, self._step(stack, width, signature))
-            return
-        capture.load(*stack.start(width), stack.lengths_of(width), steps.start)
-        for begin in range(steps.start, steps.stop, stride):
-            some = range(begin, min(begin + stride, steps.stop))
-            capture.play(stack.batches(width, some), len(some))
-        stack.take(width, capture.models, capture.memory, capture.totals)
+    def _step_of(self, stack: "LaneStack", width: int, key: Any) -> RecordedStep:
+        if key not in self.steps:
+            models, memory, frozen = stack.start(width)
+            batch = at(stack.batcher.chunk(range(1), width), 0)
+            example = models, memory, batch, frozen
+            self.steps[key] = RecordedStep(stack.step, *example, self.setting.record_after)
+        return self.steps[key]
 
-    def _capture(self, stack: "LaneStack", width: int, room: Batch) -> CapturedStep | None:
+    def _capture_of(self, stack: "LaneStack", width: int, key: Any) -> CapturedStep | None:
+        if key not in self.captures:
+            self.captures[key] = self._capture(stack, width)
+        return self.captures[key]
+
+    def _capture(self, stack: "LaneStack", width: int) -> CapturedStep | None:
         """The step captured, else a plainer one, or none, with a warning that says why."""
-        for compiled in (True, False) if self.setting.compile else (False,):
+        room = stack.batcher.chunk(range(stack.batcher.steps_at_once(width)), width)
+        attempts = [(False, "captured; it runs unrecorded")]
+        if self.setting.compile:
+            attempts.insert(0, (True, "compiled; it runs uncompiled, in full precision"))
+        for compiled, what in attempts:
             half = compiled and self.setting.half
             try:
                 with in_groups() if compiled and width > 1 else nullcontext():
@@ -110,9 +107,6 @@ class StackTrainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                what = "captured; it runs unrecorded"
-                if compiled:
-                    what = "compiled; it runs uncompiled, in full precision"
                 first_line = next(iter(str(error).strip().splitlines()), "")
                 warnings.warn(
                     f"a training step could not be {what} ({type(error).__name__}: {first_line})",
@@ -127,86 +121,90 @@ class LaneStack:
 
     def __init__(self, lanes: Sequence[Lane], setting: Setting) -> None:
         self.lanes, self.batcher = lanes, Batcher(lanes, setting)
-        trains = [lane.train for lane in lanes]
-        self.models = _stacked([tree.trainable(train.models) for train in trains])
-        self.memory = _stacked([train.start_memory() for train in trains])
-        frozen = [dict(train.frozen) for train in trains]
-        self.frozen_of, self.shared, axes = _shared_or_stacked(frozen, lanes[0].device)
-        self.step: Lifted = vmap(trains[0].stepper(), in_dims=(0, 0, 0, axes))
         self.lengths = [lane.length for lane in lanes]
+        trains = [lane.train for lane in lanes]
+        self.models = _stack([tree.trainable(train.models) for train in trains])
+        self.memory = _stack([train.start_memory() for train in trains])
+        self.frozen, self.is_shared = _share(
+            [dict(train.frozen) for train in trains], lanes[0].device
+        )
+        axes = tree.map(lambda is_shared: None if is_shared else 0, self.is_shared)
+        self.step: Lifted = vmap(trains[0].stepper(), in_dims=(0, 0, 0, axes))
         self.totals: dict[str, Tensor] = {}
         self.done: dict[int, tuple[Tree, Tree]] = {}
 
+    @property
+    def shared(self) -> tuple[bool, ...]:
+        """Which leaves of what is frozen are the same tensor for all lanes."""
+        return tuple(pytree.tree_leaves(self.is_shared))
+
     def start(self, width: int) -> tuple[Tree, Tree, Tree]:
         """What a step of so many lanes begins with: models, memory, what is frozen."""
-        return self.models, self.memory, self.frozen_of(width)
 
-    def lengths_of(self, width: int) -> Tensor:
-        return torch.tensor(self.lengths[:width], device=self.lanes[0].device)
+        def cut(leaf: Tensor, is_shared: bool) -> Tensor:
+            return leaf if is_shared else leaf[:width]
 
-    def batches(self, width: int, steps: range) -> Batch:
-        return self.batcher.chunk(steps, width)
+        return self.models, self.memory, tree.map(cut, self.frozen, self.is_shared)
 
-    def play(self, width: int, steps: range, stride: int, step: RecordedStep) -> None:
-        """Step by step, without a graph."""
-        leaves, structure = pytree.tree_flatten((self.models, self.memory))
+    def replay(self, width: int, steps: range, capture: CapturedStep) -> None:
+        """Take these steps with a graph."""
+        lengths = torch.tensor(self.lengths[:width], device=self.batcher.device)
+        capture.load(*self.start(width), lengths, steps.start)
+        for some in self.batcher.cut(steps, width):
+            capture.play(self.batcher.chunk(some, width), len(some))
+        self._take(width, capture.models, capture.memory, capture.totals)
+
+    def play(self, width: int, steps: range, step: RecordedStep) -> None:
+        """Take these steps without a graph."""
+        models, memory, frozen = self.start(width)
+        leaves, structure = pytree.tree_flatten((models, memory))
         state: Sequence[Tensor] = leaves
-        frozen = pytree.tree_leaves(self.frozen_of(width))
-        totals: list[Tensor] = []
-        for begin in range(steps.start, steps.stop, stride):
-            some = range(begin, min(begin + stride, steps.stop))
-            batches = zip(
-                *[leaf.unbind(0) for leaf in pytree.tree_leaves(self.batches(width, some))],
-                strict=True,
-            )
+        fixed = pytree.tree_leaves(frozen)
+        totals: dict[str, Tensor] = {}
+        for some in self.batcher.cut(steps, width):
+            chunk = pytree.tree_leaves(self.batcher.chunk(some, width))
+            batches = zip(*[leaf.unbind() for leaf in chunk], strict=True)
             for number, batch in zip(some, batches, strict=True):
-                new = self._held(step(state, batch, frozen), state, number, width)
+                new = self._hold(step(state, batch, fixed), state, number, width)
                 state, metrics = new[: len(state)], new[len(state) :]
-                totals = totals or [
-                    value.new_zeros(width, dtype=torch.float64) for value in metrics
-                ]
-                for total, value in zip(totals, metrics, strict=True):
-                    total.add_(value)
+                for name, value in zip(step.names, metrics, strict=True):
+                    if name not in totals:
+                        totals[name] = value.new_zeros(width, dtype=torch.float64)
+                    totals[name].add_(value)
         models, memory = pytree.tree_unflatten(state, structure)
-        self.take(width, models, memory, dict(zip(step.names, totals, strict=True)))
+        self._take(width, models, memory, totals)
 
-    def _held(
+    def _hold(
         self, new: Sequence[Tensor], old: Sequence[Tensor], number: int, width: int
     ) -> Sequence[Tensor]:
         """What a step made of the state, and its metrics; nothing of lanes that have finished."""
-        moving = [number < length for length in self.lengths[:width]]
-        if all(moving):
+        if number < self.lengths[width - 1]:  # the shortest
             return new
-        on = torch.tensor(moving, device=self.lanes[0].device)  # lanes
+        moving = [number < length for length in self.lengths[:width]]
+        on = torch.tensor(moving, device=self.batcher.device)  # lanes
         still = [*old, *(torch.zeros_like(value) for value in new[len(old) :])]
-        held = []
-        for moved, kept in zip(new, still, strict=True):
-            where = on.reshape(-1, *[1] * (moved.dim() - 1))  # lanes x 1 x ...
-            held.append(torch.where(where, moved, kept))
-        return held
+        return [of_lanes(on, moved, kept) for moved, kept in zip(new, still, strict=True)]
 
-    def take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
+    def _take(self, width: int, models: Tree, memory: Tree, metrics: dict[str, Tensor]) -> None:
         """Go on from here; metrics are added up."""
         self.models, self.memory = models, memory
         for name, value in metrics.items():
-            total = self.totals.setdefault(
-                name, value.new_zeros(len(self.lanes), dtype=torch.float64)
-            )
-            total[:width] += value
+            zeros = value.new_zeros(len(self.lanes), dtype=torch.float64)
+            self.totals.setdefault(name, zeros)[:width] += value
 
     def narrow(self, width: int) -> None:
         """Set the finished lanes aside, each with tensors of its own."""
-        leaves, structure = pytree.tree_flatten((self.models, self.memory))
         finished = range(width, len(self.lanes) - len(self.done))
-        if finished:
-            lanes = zip(*[leaf[width:].unbind(0) for leaf in leaves], strict=True)
-            for place, lane in zip(finished, lanes, strict=True):
-                own = [torch.empty_like(part) for part in lane]
-                torch._foreach_copy_(own, lane)  # one kernel for all
-                self.done[place] = pytree.tree_unflatten(own, structure)
-            self.models, self.memory = pytree.tree_unflatten(
-                [leaf[:width] for leaf in leaves], structure
-            )
+        if not finished:
+            return
+        leaves, structure = pytree.tree_flatten((self.models, self.memory))
+        lanes = zip(*[leaf[width:].unbind() for leaf in leaves], strict=True)
+        for place, lane in zip(finished, lanes, strict=True):
+            own = [torch.empty_like(part) for part in lane]
+            torch._foreach_copy_(own, lane)  # one kernel for all
+            self.done[place] = pytree.tree_unflatten(own, structure)
+        rest = [leaf[:width] for leaf in leaves]
+        self.models, self.memory = pytree.tree_unflatten(rest, structure)
 
     def results(self) -> list[Trained]:
         self.narrow(0)
@@ -238,33 +236,18 @@ def segments(lengths: Sequence[int], least: int = 1) -> Iterator[tuple[int, rang
         yield playing, range(begin, now)
 
 
-def _room(chunk: Batch, steps: int) -> Batch:
-    """The chunk with room for so many steps."""
-    room: Batch = tree.map(
-        lambda leaf: torch.cat([leaf, leaf[:1].expand(steps - len(leaf), *leaf.shape[1:])]), chunk
-    )
-    return room
+def _stack(trees: Sequence[Tree]) -> Tree:
+    return tree.map(lambda *leaves: torch.stack(leaves), *trees)
 
 
-def _stacked(trees: Sequence[Tree]) -> Tree:
-    return tree.map(lambda *leaves: torch.stack(leaves), trees[0], *trees[1:])
+def _share(trees: Sequence[Tree], device: torch.device) -> tuple[Tree, Tree]:
+    """The trees as one; and where it has a leaf that is the same tensor for all, unstacked."""
 
+    def is_same(*leaves: Tensor) -> bool:
+        return all(leaf is leaves[0] for leaf in leaves)
 
-def _shared_or_stacked(
-    trees: Sequence[Tree], device: torch.device
-) -> tuple[Callable[[int], Tree], tuple[bool, ...], Tree]:
-    """The trees as one, for any width; which leaves are shared; each leaf's axis of lanes."""
-    columns = list(zip(*(pytree.tree_leaves(part) for part in trees), strict=True))
-    shape = pytree.tree_structure(trees[0])
-    same = tuple(all(leaf is column[0] for leaf in column) for column in columns)
-    leaves = [
-        (column[0] if shared else torch.stack(column)).to(device)
-        for column, shared in zip(columns, same, strict=True)
-    ]
-    axes = pytree.tree_unflatten([None if shared else 0 for shared in same], shape)
+    def stack(is_shared: bool, *leaves: Tensor) -> Tensor:
+        return (leaves[0] if is_shared else torch.stack(leaves)).to(device)
 
-    def narrowed(width: int) -> Tree:
-        cut = [leaf if shared else leaf[:width] for leaf, shared in zip(leaves, same, strict=True)]
-        return pytree.tree_unflatten(cut, shape)
-
-    return narrowed, same, axes
+    is_shared = tree.map(is_same, *trees)
+    return tree.map(stack, is_shared, *trees), is_shared

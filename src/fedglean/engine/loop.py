@@ -10,7 +10,16 @@ from torch.utils import _pytree as pytree
 from fedglean import tree
 from fedglean.engine.batches import Setting, batches
 from fedglean.engine.signature import signature_of
-from fedglean.engine.task import Call, Observer, Party, Task, by_call, closing, run_together
+from fedglean.engine.task import (
+    Call,
+    Observer,
+    Party,
+    Task,
+    by_call,
+    closing,
+    parts_of,
+    run_together,
+)
 from fedglean.engine.trace import RecordedStep
 from fedglean.inputs.views import channels_last, view
 from fedglean.method import Apply, Predict, Statistics, Train, Trained
@@ -39,7 +48,7 @@ class Loop:
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """The answers to many calls, in order."""
-        return by_call(calls, [[self._answer_one(part) for part in call.parts()] for call in calls])
+        return by_call(calls, [self._answer_one(part) for part in parts_of(calls)])
 
     def serve(self, request: Any, key: int, observe: Observer | None = None) -> Any:
         """The answer to one request."""
@@ -57,12 +66,13 @@ class Loop:
         raise TypeError(f"a client awaits Train, Predict, Apply or Statistics, not {request!r:.80}")
 
     def _train(self, request: Train, key: int) -> Trained:
-        models = _laid_out(tree.trainable(request.models), channels_last)
+        models = _lay_out(tree.trainable(request.models), channels_last)
         memory = request.start_memory()
         leaves, structure = pytree.tree_flatten((models, memory))
         state: Sequence[Tensor] = leaves
         frozen = pytree.tree_leaves(dict(request.frozen))
-        signature, totals = signature_of(request), dict[str, Tensor]()
+        signature = signature_of(request)
+        totals: dict[str, Tensor] = {}
         for batch in batches(request, key, self.setting):
             if signature not in self.steps:
                 example = models, memory, batch, dict(request.frozen)
@@ -70,22 +80,24 @@ class Loop:
                     request.stepper(), *example, self.setting.record_after
                 )
             step = self.steps[signature]
-            new = step(state, pytree.tree_leaves(_laid_out(batch, channels_last)), frozen)
+            new = step(state, pytree.tree_leaves(_lay_out(batch, channels_last)), frozen)
             state, metrics = new[: len(state)], new[len(state) :]
             for name, value in zip(step.names, metrics, strict=True):
                 totals[name] = value.double() + totals.get(name, 0.0)
         means = {name: float(total) / request.length for name, total in totals.items()}
-        models, memory = _laid_out(pytree.tree_unflatten(state, structure), _usual)
+        models, memory = _lay_out(pytree.tree_unflatten(state, structure), _usual_order)
         return Trained(models, memory, request.length, means)
 
     def _predict(self, request: Predict | Apply, call: Call) -> Any:
         parts = []
         for position in _slices(request.images.index, request.batch):
-            keys = torch.as_tensor(fold(fold_int(call.key, "view"), position))
-            pixels = request.images.pixels(position)
-            made = view(request.view, pixels, keys, self.setting.recipe, self.setting.dtype)
-            parts.append(request.function(request.models, channels_last(made)))
+            keys = view_keys(call, position)
+            parts.append(self._outputs(request, request.images.pixels(position), keys))
         return call.predictions(torch.cat(parts) if parts else self._nothing(request))
+
+    def _outputs(self, request: Predict | Apply, pixels: Tensor, keys: Tensor) -> Any:
+        made = view(request.view, pixels, keys, self.setting.recipe, self.setting.dtype)
+        return request.function(request.models, channels_last(made))
 
     def _nothing(self, request: Predict | Apply) -> Tensor:
         """The answer for no image."""
@@ -105,14 +117,20 @@ class Loop:
         return sums
 
 
-def _laid_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:
+def view_keys(call: Call, position: Tensor) -> Tensor:
+    return torch.as_tensor(fold(fold_int(call.key, "view"), position))
+
+
+def _lay_out(part: Tree, order: Callable[[Tensor], Tensor]) -> Tree:
     """Images and kernels in another order in memory; all of them, for it shows in last bits."""
-    return tree.map(
-        lambda leaf: order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf, part
-    )
+
+    def in_order(leaf: Tensor) -> Tensor:
+        return order(leaf) if leaf.dim() == 4 and not leaf.is_cuda else leaf
+
+    return tree.map(in_order, part)
 
 
-def _usual(leaf: Tensor) -> Tensor:
+def _usual_order(leaf: Tensor) -> Tensor:
     """In the usual order; `contiguous` would leave the strides of a single channel as they are."""
     return leaf.reshape(-1).reshape(leaf.shape)
 

@@ -1,6 +1,6 @@
 """The executor `stack`: a block of clients as one tensor program.
 
-The parties' generators run side by side. Whenever all of them wait, their requests are sorted into
+The parties' coroutines run side by side. Whenever all of them wait, their requests are sorted into
 groups that agree in function, trees, shapes and streams; each group is served by single batched
 calls, with the clients along an extra axis that `torch.func.vmap` takes away from the method's
 step. Clients with fewer steps are held still, and left out once the group can be cut to half its
@@ -19,13 +19,12 @@ from torch.utils import _pytree as pytree
 from fedglean.engine.batches import Lane, Setting
 from fedglean.engine.graph import fused
 from fedglean.engine.lanes import StackTrainer
-from fedglean.engine.loop import Loop
+from fedglean.engine.loop import Loop, view_keys
 from fedglean.engine.signature import signature_of
-from fedglean.engine.task import Call, Party, by_call, run_together
-from fedglean.inputs.views import channels_last, view
+from fedglean.engine.task import Call, Party, by_call, parts_of, run_together
+from fedglean.inputs.views import view
 from fedglean.method import Apply, Predict, Statistics, Train, Trained
 from fedglean.models import Model
-from fedglean.randomness import fold, fold_int
 from fedglean.tree import Tree
 
 #: Batches of statistics at once where the pass over them is compiled: for sizes that so many share,
@@ -33,6 +32,10 @@ from fedglean.tree import Tree
 ROWS = 16
 #: Images in one forward pass at most: a GPU is full with them, and more only take memory.
 FORWARD = 8192
+
+
+#: What makes batch-norm sums of a model's batches, a row each.
+RecordSums = Callable[[Model, Tensor], dict[str, Tensor]]
 
 
 class Stack(Loop):
@@ -51,26 +54,23 @@ class Stack(Loop):
 
     def answer(self, calls: Sequence[Call]) -> list[Any]:
         """Requests of one signature are served at once, whoever they are from."""
-        parts = [call.parts() for call in calls]
-        single = [part for some in parts for part in some]
+        parts = parts_of(calls)
         groups: dict[Any, list[int]] = {}
-        for place, call in enumerate(single):
+        for place, call in enumerate(parts):
             groups.setdefault(signature_of(call.request), []).append(place)
         answers: dict[int, Any] = {}
         for signature, places in groups.items():
-            answers |= zip(
-                places, self._group([single[place] for place in places], signature), strict=True
-            )
-        inorder = (answers[place] for place in range(len(single)))
-        return by_call(calls, [[next(inorder) for _ in some] for some in parts])
+            group = [parts[place] for place in places]
+            answers |= zip(places, self._answer_group(group, signature), strict=True)
+        return by_call(calls, [answers[place] for place in range(len(parts))])
 
-    def _group(self, calls: Sequence[Call], signature: Any) -> list[Any]:
+    def _answer_group(self, calls: Sequence[Call], signature: Any) -> list[Any]:
         request = calls[0].request
-        alone_on_a_cpu = len(calls) == 1 and not _on_cuda(request)
-        if isinstance(request, Train) and not alone_on_a_cpu:
+        # One training alone gains nothing from a stack, but everything from being captured.
+        if isinstance(request, Train) and (len(calls) > 1 or _is_on_cuda(request)):
             return self._train_together([Lane(call.request, call.key) for call in calls], signature)
         with torch.no_grad():
-            if isinstance(request, Predict | Apply) and _one_by_one(request.models):
+            if isinstance(request, Predict | Apply) and _is_one_by_one(request.models):
                 return self._predict_together(calls)
             if isinstance(request, Statistics):
                 return self._measure_together([call.request for call in calls])
@@ -86,8 +86,9 @@ class Stack(Loop):
         places = sorted(range(len(lanes)), key=lambda place: -lanes[place].length)
         finished: dict[int, Trained] = {}
         while rest := places[len(finished) :]:
-            most = min((limit for limit in (self.widest, parties) if limit), default=None)
-            some, trained = rest[:most], None
+            limits = [limit for limit in (self.widest, parties) if limit]
+            some = rest[: min(limits, default=None)]
+            trained = None
             try:
                 trained = self._trainer.train([lanes[place] for place in some], signature)
             except torch.OutOfMemoryError:
@@ -104,102 +105,95 @@ class Stack(Loop):
     def _predict_together(self, calls: Sequence[Call]) -> list[Any]:
         """One model, many parties: their images in one row."""
         request: Predict | Apply = calls[0].request
-        counts = [len(call.request.images) for call in calls]
-        positions = [torch.arange(count, device=request.images.index.device) for count in counts]
-        keys = [
-            torch.as_tensor(fold(fold_int(call.key, "view"), own))
-            for call, own in zip(calls, positions, strict=True)
-        ]
-        index = torch.cat([call.request.images.index for call in calls])  # images of all parties
-        store = request.images.store
-        size = min(FORWARD, self.setting.images_at_once)
-        recipe, dtype = self.setting.recipe, self.setting.dtype
-        parts = [
-            request.function(
-                request.models, channels_last(view(request.view, store[some], own, recipe, dtype))
-            )
-            for some, own in zip(_cut(index, size), _cut(torch.cat(keys), size), strict=True)
-        ]
+        indices, keys, counts = [], [], []
+        for call in calls:
+            index = call.request.images.index  # images of one party
+            indices.append(index)
+            keys.append(view_keys(call, torch.arange(len(index), device=index.device)))
+            counts.append(len(index))
+        rows = zip(self._cut(torch.cat(indices)), self._cut(torch.cat(keys)), strict=True)
+        parts = []
+        for index, own_keys in rows:  # images of all parties
+            parts.append(self._outputs(request, request.images.store[index], own_keys))
         output = torch.cat(parts) if parts else self._nothing(request)
-        answers = zip(calls, torch.split(output, counts), strict=True)
-        return [
-            call.predictions(own if len(own) else self._nothing(call.request))
-            for call, own in answers
-        ]
+        answers = []
+        for call, own in zip(calls, torch.split(output, counts), strict=True):
+            answers.append(call.predictions(own if len(own) else self._nothing(call.request)))
+        return answers
 
     def _measure_together(self, requests: Sequence[Statistics]) -> list[dict[str, Tensor]]:
         """One model, many parties: batches of equal size in one call, whoever they are from."""
         model, store = requests[0].model, requests[0].images.store
-        empty, device = model.empty_sums(), store.device
-        # A row a party: the sums of all names side by side, as one `index_add_` wants them.
-        sums = torch.zeros(
-            len(requests),
-            sum(zero.numel() for zero in empty.values()),
-            dtype=torch.float64,
-            device=device,
-        )
-        for size, row, compiled in self._rows_of_equal_size(requests):
+        empty = model.empty_sums()
+        sizes = [zero.numel() for zero in empty.values()]
+        # Parties x sums of all names side by side, as one `index_add_` wants them.
+        sums = torch.zeros(len(requests), sum(sizes), dtype=torch.float64, device=store.device)
+        for size, row, record in self._rows_of_equal_size(requests):
             index = torch.cat([part for _, part in row])
             made = view("plain", store[index], index, self.setting.recipe, self.setting.dtype)
-            record = self._compiled_record if compiled else _recorded
             found = record(model, made.reshape(len(row), size, *made.shape[1:]))
-            places = torch.tensor([place for place, _ in row]).to(device, non_blocking=True)
-            sums.index_add_(
-                0, places, torch.cat([found[name].reshape(len(row), -1) for name in empty], 1)
-            )
-        columns = torch.split(sums, [zero.numel() for zero in empty.values()], dim=1)
-        shaped = [
-            column.reshape(-1, *zero.shape).unbind()
-            for column, zero in zip(columns, empty.values(), strict=True)
-        ]
-        return [dict(zip(empty, own, strict=True)) for own in zip(*shaped, strict=True)]
+            own = [found[name].reshape(len(row), -1) for name in empty]  # batches x sums of a name
+            parties = torch.tensor([party for party, _ in row]).to(store.device, non_blocking=True)
+            sums.index_add_(0, parties, torch.cat(own, 1))
+        answers: list[dict[str, Tensor]] = [{} for _ in requests]
+        columns = torch.split(sums, sizes, dim=1)
+        for (name, zero), column in zip(empty.items(), columns, strict=True):
+            shaped = column.reshape(-1, *zero.shape)  # parties x the shape of a name
+            for answer, part in zip(answers, shaped.unbind(), strict=True):
+                answer[name] = part
+        return answers
 
     def _rows_of_equal_size(
         self, requests: Sequence[Statistics]
-    ) -> Iterator[tuple[int, list[tuple[int, Tensor]], bool]]:
-        """(size, [(party, where in the store its images are)], compiled), as memory likes."""
+    ) -> Iterator[tuple[int, list[tuple[int, Tensor]], RecordSums]]:
+        """(size, [(party, where in the store its images are)], what adds them up)."""
         by_size: dict[int, list[tuple[int, Tensor]]] = {}
-        for place, request in enumerate(requests):
-            for part in _cut(request.images.index, request.batch):
-                by_size.setdefault(len(part), []).append((place, part))
-        by_size.pop(1, None)  # one image has no variance
+        for party, request in enumerate(requests):
+            for part in torch.split(request.images.index, request.batch):
+                by_size.setdefault(len(part), []).append((party, part))
         for size, some in by_size.items():
-            compiled = self.setting.compile and len(some) >= ROWS
-            stride = ROWS if compiled else max(1, min(FORWARD, self.setting.images_at_once) // size)
-            for begin in range(0, len(some), stride):
-                yield size, some[begin : begin + stride], compiled
+            if size < 2:
+                continue  # one image has no variance
+            most, record = max(1, self._images_at_once // size), _record
+            if self.setting.compile and len(some) >= ROWS:
+                most, record = ROWS, self._record_compiled
+            for begin in range(0, len(some), most):
+                yield size, some[begin : begin + most], record
+
+    @property
+    def _images_at_once(self) -> int:
+        return min(FORWARD, self.setting.images_at_once)
+
+    def _cut(self, images: Tensor) -> Sequence[Tensor]:
+        return torch.split(images, self._images_at_once) if len(images) else ()
 
     @cached_property
-    def _compiled_pass(self) -> Callable[..., dict[str, Tensor]]:
-        return fused(_recorded, self.setting.half)
+    def _compiled_pass(self) -> RecordSums:
+        return fused(_record, self.setting.half)
 
-    def _compiled_record(self, model: Model, rows: Tensor) -> dict[str, Tensor]:
-        # Filled up to one number of rows: another would have to be compiled.
-        filled = torch.cat([rows, rows[:1].expand(ROWS - len(rows), *rows.shape[1:])])
-        return {
-            name: part[: len(rows)] for name, part in self._compiled_pass(model, filled).items()
-        }
+    def _record_compiled(self, model: Model, batches: Tensor) -> dict[str, Tensor]:
+        # Filled up to one number of batches: another would have to be compiled.
+        idle = batches[:1].expand(ROWS - len(batches), *batches.shape[1:])
+        sums = self._compiled_pass(model, torch.cat([batches, idle]))
+        return {name: part[: len(batches)] for name, part in sums.items()}
 
 
-def _recorded(model: Model, rows: Tensor) -> dict[str, Tensor]:
-    """Batch-norm sums of each row."""
-    sums: dict[str, Tensor] = vmap(model.record)(rows)
+def _record(model: Model, batches: Tensor) -> dict[str, Tensor]:
+    """Batch-norm sums of each batch."""
+    sums: dict[str, Tensor] = vmap(model.record)(batches)
     return sums
 
 
-def _on_cuda(request: Any) -> bool:
-    """One training alone gains nothing from a stack, but everything from being captured."""
-    return isinstance(request, Train) and next(iter(request.streams.values())).images.index.is_cuda
+def _is_on_cuda(request: Train) -> bool:
+    return next(iter(request.streams.values())).images.index.is_cuda
 
 
-def _one_by_one(models: Tree) -> bool:
+def _is_one_by_one(models: Tree) -> bool:
     """Whether an image's prediction does not depend on its neighbours."""
     nodes = pytree.tree_leaves(models, is_leaf=lambda node: isinstance(node, Model))
-    return all(
-        not isinstance(node, Model) or bool(node.statistics) or not node.needs_statistics
+    mixing = [
+        node
         for node in nodes
-    )
-
-
-def _cut(rows: Tensor, size: int) -> Sequence[Tensor]:
-    return torch.split(rows, size) if len(rows) else ()
+        if isinstance(node, Model) and node.needs_statistics and not node.statistics
+    ]
+    return not mixing

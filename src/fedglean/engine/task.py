@@ -90,16 +90,16 @@ class Task:
             request = f"request {self.number} ({type(self.request).__name__})"
             where = f"{when}{request}" if self.request is not None else "before its first request"
             who = f"{self.party.name} and {others} others" if others else self.party.name
-            raise PartyError(f"{who}, {where}: {_described(error)}") from error
+            raise PartyError(f"{who}, {where}: {_description(error)}") from error
 
 
-def _described(error: Exception) -> str:
-    described = f"{type(error).__name__}: {error}"
-    if any(words in described for words in NOT_LIFTED):
-        return f"{LIFTED} ({described})"
+def _description(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if any(words in text for words in NOT_LIFTED):
+        return f"{LIFTED} ({text})"
     if isinstance(error, AttributeError) and isinstance(error.obj, Request | Coroutine):
-        return f"{described}; `await` was forgotten, which gives a request's answer"
-    return described
+        return f"{text}; `await` was forgotten, which gives a request's answer"
+    return text
 
 
 def run_together(
@@ -139,10 +139,10 @@ class Call:
         """Its requests one by one."""
         if not isinstance(self.request, Together):
             return [self]
-        return [
-            Call(part, fold_int(self.key, "part", place), self.observe)
-            for place, part in enumerate(self.request.requests)
-        ]
+        parts = []
+        for place, request in enumerate(self.request.requests):
+            parts.append(Call(request, fold_int(self.key, "part", place), self.observe))
+        return parts
 
     def predictions(self, output: Tensor) -> Tensor | Predictions:
         """The answer to a `Predict` or an `Apply`; pseudo-labels are observed."""
@@ -154,9 +154,20 @@ class Call:
         return predictions
 
 
-def by_call(calls: Sequence[Call], answers: Sequence[list[Any]]) -> list[Any]:
-    """The answers to the parts of each call: several to `together`, else the only one."""
-    return [
-        tuple(some) if isinstance(call.request, Together) else some[0]
-        for call, some in zip(calls, answers, strict=True)
-    ]
+def parts_of(calls: Sequence[Call]) -> list[Call]:
+    """The requests of all calls one by one."""
+    parts = []
+    for call in calls:
+        parts += call.parts()
+    return parts
+
+
+def by_call(calls: Sequence[Call], answers: Sequence[Any]) -> list[Any]:
+    """The answers to all `parts_of` calls: several to a call of `together`, else one."""
+    rest, replies = iter(answers), []
+    for call in calls:
+        if isinstance(call.request, Together):
+            replies.append(tuple(next(rest) for _ in call.request.requests))
+        else:
+            replies.append(next(rest))
+    return replies
