@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo import config as dynamo
 
 import fedglean
 from fedglean.engine.device import settled
@@ -53,6 +54,8 @@ def settings() -> dict[str, object]:
         "convolutions": cudnn.allow_tf32,
         "benchmark": cudnn.benchmark,
         "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        "compilations": dynamo.recompile_limit,
+        "fails": dynamo.fail_on_recompile_limit_hit,
     }
 
 

@@ -24,9 +24,10 @@ import torch
 from fedglean import tree
 from fedglean.engine.block_server import without_images
 from fedglean.engine.clients import Deliver, deliver_straight
+from fedglean.engine.kinds import check_ray
 from fedglean.engine.placement import Here
 from fedglean.engine.task import PartyError
-from fedglean.engine.workers import Workers, check_workers
+from fedglean.engine.workers import Workers
 from fedglean.errors import ConfigError, RoundError
 from fedglean.exchange.states import ClientStates
 from fedglean.method import Me, Predict
@@ -262,8 +263,10 @@ def test_what_ray_cannot_do_is_refused_before_any_work(monkeypatch: pytest.Monke
         ConfigError, match=r"placement 'ray' runs one thread per process, but engine.threads is 2"
     ):
         prepare(small(placement="ray", threads=2))
-    with pytest.raises(ConfigError, match="placement 'ray' runs on CPU cores"):
-        check_workers(torch.device("cuda"), 1, "ray")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        with pytest.raises(ConfigError, match="one process per GPU"):
+            check_ray(small(placement="ray", device="cuda"))
     with pytest.raises(
         ConfigError,
         match=r"engine\.workers is 3, but the Ray cluster has 2 CPUs; 0 uses all of them",

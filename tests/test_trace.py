@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo import config
+from torch._dynamo.exc import TorchDynamoException
+from torch.fx import GraphModule
 
 from fedglean import tree
 from fedglean.engine import trace
@@ -91,16 +94,50 @@ def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(
 
 
 def test_functions_that_are_compiled_do_not_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **_: compiler(function, backend="eager", fullgraph=True)
-    )
+    compile_plainly(monkeypatch)
     for number in range(70):  # of one function, the compiler makes no more than 64
 
         def add(x: Tensor, number: int = number) -> Tensor:
             return x + number
 
         assert fused(add, half=False)(torch.zeros(())) == number
+
+
+def test_how_often_is_compiled_is_limited_for_a_step_and_then_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def limits() -> tuple[int, bool]:
+        return config.recompile_limit, config.fail_on_recompile_limit_hit
+
+    def note(module: GraphModule, inputs: object) -> GraphModule:
+        inside.append(limits())
+        return module
+
+    inside: list[tuple[int, bool]] = []
+    before = limits()
+    compile_plainly(monkeypatch, note)
+    step = fused(lambda x: x + 1, half=False)
+    assert limits() == before and not inside
+    for size in (1, 2, 3):
+        step(torch.zeros(size))
+    assert inside == [(64, True)] * 3 and limits() == before
+
+    def stubborn(x: Tensor) -> Tensor:
+        raise ValueError
+
+    with pytest.raises(TorchDynamoException):
+        fused(stubborn, half=False)(torch.zeros(1))
+    assert limits() == before
+
+
+def compile_plainly(monkeypatch: pytest.MonkeyPatch, backend: Any = "eager") -> None:
+    """What is compiled runs as it is."""
+    compiler = torch.compile
+
+    def plain(function: Any, *, fullgraph: bool, dynamic: bool, options: Any) -> Any:
+        return compiler(function, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", plain)
 
 
 def trained(name: str, options: dict[str, Any]) -> Tensor:

@@ -1,5 +1,6 @@
 """The package's own executors and placements, by name."""
 
+import multiprocessing
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from fedglean.engine.on_gpus import GpuPool
 from fedglean.engine.placement import Here, Placement, PlacementKind, RunConfig
 from fedglean.engine.pool import ForkedPool
 from fedglean.engine.stack import Stack
-from fedglean.engine.workers import Workers, check_workers
+from fedglean.engine.workers import Workers
 from fedglean.errors import ConfigError
 
 EXECUTORS: Mapping[str, ExecutorKind] = {
@@ -45,12 +46,24 @@ def _settle_again(config: RunConfig) -> None:
     settle(chosen_device(engine.device), engine.threads, engine.deterministic)
 
 
-def _check_workers(config: RunConfig) -> None:
-    check_workers(chosen_device(config.engine.device), config.engine.threads, "workers")
+def check_workers(config: RunConfig) -> None:
+    """Refuse what worker processes cannot serve."""
+    _check_threads(config, "workers")
+    on_cpu = chosen_device(config.engine.device).type == "cpu"
+    if on_cpu and "fork" not in multiprocessing.get_all_start_methods():
+        raise ConfigError(
+            "placement 'workers' forks processes, which this system cannot do; use placement 'here'"
+        )
 
 
-def _check_ray(config: RunConfig) -> None:
-    check_workers(chosen_device(config.engine.device), config.engine.threads, "ray")
+def check_ray(config: RunConfig) -> None:
+    """Refuse what a Ray cluster cannot serve."""
+    if chosen_device(config.engine.device).type != "cpu":
+        raise ConfigError(
+            "placement 'ray' runs on CPU cores only; use placement 'workers' for one process per "
+            "GPU"
+        )
+    _check_threads(config, "ray")
     if find_spec("ray") is None:
         raise ConfigError(
             "placement 'ray' needs Ray; install it with pip install 'fedglean[ray]', or use "
@@ -58,8 +71,17 @@ def _check_ray(config: RunConfig) -> None:
         )
 
 
+def _check_threads(config: RunConfig, name: str) -> None:
+    threads = config.engine.threads
+    if threads != 1:
+        raise ConfigError(
+            f"placement '{name}' runs one thread per process, but engine.threads is {threads}; use "
+            "--threads 1"
+        )
+
+
 PLACEMENTS: Mapping[str, PlacementKind] = {
     "here": PlacementKind(_here, "in this process"),
-    "workers": PlacementKind(_workers, "in one process a core, on CUDA one a GPU", _check_workers),
-    "ray": PlacementKind(_ray, "on the machines of a Ray cluster", _check_ray),
+    "workers": PlacementKind(_workers, "in one process a core, on CUDA one a GPU", check_workers),
+    "ray": PlacementKind(_ray, "on the machines of a Ray cluster", check_ray),
 }

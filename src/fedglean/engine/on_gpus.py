@@ -29,25 +29,24 @@ class GpuPool(ForkedPool):
         if missing:
             pixels = server.clients.federation.hub.store.cpu()
             clients = bytes(pack(without_images(server.clients)))
-            self.workers += [
-                _spawned(self.first, number % gpus if gpus else None, pixels, clients)
-                for number in missing
-            ]
+        for number in missing:
+            gpu = number % gpus if gpus else None
+            self.workers.append(_spawn(self.first, gpu, pixels, clients))
         return self.workers
 
 
-def _spawned(
+def _spawn(
     first: Callable[[], object], gpu: int | None, pixels: Tensor, clients: bytes
 ) -> WorkerProcess:
     ours, theirs = multiprocessing.Pipe()
-    begin = (theirs, first, gpu, pixels, clients)
-    process = multiprocessing.get_context("spawn").Process(target=_begun, args=begin, daemon=True)
+    given = (theirs, first, gpu, pixels, clients)
+    process = multiprocessing.get_context("spawn").Process(target=_begin, args=given, daemon=True)
     process.start()
     theirs.close()
     return WorkerProcess(process, ours)
 
 
-def _begun(
+def _begin(
     line: Connection, first: Callable[[], object], gpu: int | None, pixels: Tensor, clients: bytes
 ) -> None:
     if gpu is not None:

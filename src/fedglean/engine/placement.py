@@ -29,9 +29,11 @@ Observer = Callable[[Predictions], None]
 class Placement(Protocol):
     """Serves blocks of clients somewhere. It is entered before the first round of a run."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        return None
 
     def serve(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
@@ -52,16 +54,10 @@ class PlacementKind:
 
 
 @dataclass(frozen=True)
-class Here:
+class Here(Placement):
     """The placement `here`: blocks are served in this process, one after the other."""
 
     clients: Clients
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def serve(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates

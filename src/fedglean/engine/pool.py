@@ -137,7 +137,7 @@ class ForkedPool:
 
     def start(self, wanted: int, most: int, server: BlockServer) -> list[WorkerProcess]:
         while len(self.workers) < min(wanted or cores(), most):
-            self.workers.append(_forked(server, [worker.line for worker in self.workers]))
+            self.workers.append(_fork(server, [worker.line for worker in self.workers]))
         return self.workers
 
     def pack(self, value: Any) -> memoryview:
@@ -155,7 +155,7 @@ class ForkedPool:
         _end(self.workers, self.owner)
 
 
-def _forked(server: BlockServer, others: Sequence[Connection]) -> WorkerProcess:
+def _fork(server: BlockServer, others: Sequence[Connection]) -> WorkerProcess:
     ours, theirs = multiprocessing.Pipe()
 
     def begin() -> None:

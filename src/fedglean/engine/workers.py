@@ -7,42 +7,17 @@ return what `here` would have made of the block. Blocks go to whichever worker i
 up in their own order: the number of processes cannot change a bit.
 """
 
-import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-import torch
-
 from fedglean.engine.block_server import BlockServer, Job, common_part, jobs_of, over_store
 from fedglean.engine.clients import Clients
 from fedglean.engine.pool import ForkedPool, Worker, WorkerDied, WorkerPool
-from fedglean.errors import ConfigError, RoundError
+from fedglean.errors import RoundError
 from fedglean.exchange.exchange import BlockResult, Exchange
 from fedglean.exchange.states import ClientStates
-
-
-def check_workers(device: torch.device, threads: int, name: str = "workers") -> None:
-    """Refuse settings that worker processes cannot serve."""
-    if device.type != "cpu" and name == "ray":
-        raise ConfigError(
-            "placement 'ray' runs on CPU cores only; use placement 'workers' for one process per "
-            "GPU"
-        )
-    if threads != 1:
-        raise ConfigError(
-            f"placement '{name}' runs one thread per process, but engine.threads is {threads}; use "
-            "--threads 1"
-        )
-    if (
-        name == "workers"
-        and device.type == "cpu"
-        and "fork" not in multiprocessing.get_all_start_methods()
-    ):
-        raise ConfigError(
-            "placement 'workers' forks processes, which this system cannot do; use placement 'here'"
-        )
 
 
 class Workers:
@@ -75,9 +50,8 @@ class Workers:
         """Whatever goes wrong, no process is left with half a job."""
         store = self.clients.federation.hub.store
         try:
-            dispatch = Dispatch(
-                exchange, jobs_of(exchange, blocks, states.states), self.pool, self._start()
-            )
+            jobs = jobs_of(exchange, blocks, states.states)
+            dispatch = Dispatch(exchange, jobs, self.pool, self._start())
             for place in range(len(blocks)):
                 yield over_store(dispatch.result(place), store)
         except BaseException:
@@ -94,12 +68,8 @@ class Dispatch:
     def __init__(
         self, exchange: Exchange, jobs: Iterator[Job], pool: WorkerPool, workers: Sequence[Worker]
     ) -> None:
-        self.round, self.jobs, self.pool, self.free = (
-            exchange.round,
-            deque(jobs),
-            pool,
-            list(workers),
-        )
+        self.round, self.jobs = exchange.round, deque(jobs)
+        self.pool, self.free = pool, list(workers)
         self.busy: dict[Worker, Job] = {}
         self.results: dict[int, BlockResult | Exception] = {}
         self.informed: set[Worker] = set()

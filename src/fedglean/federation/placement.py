@@ -6,13 +6,13 @@ their order. The clients' states stay at the branches; of them the hub knows a v
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 
 from fedglean import tree
 from fedglean.data.federation import Federation
 from fedglean.engine.clients import Deliver, deliver_straight
+from fedglean.engine.placement import Placement
 from fedglean.errors import ConfigError
 from fedglean.exchange.aggregate import MEAN, Aggregate
 from fedglean.exchange.exchange import BlockResult, Exchange, Intake
@@ -39,7 +39,7 @@ from fedglean.uploads import Refusal, Upload
 
 
 @dataclass
-class Branches:
+class Branches(Placement):
     """Asks clients by letters. `count` hears how many pseudo-labels were made and trusted,
     `on_train` which clients are to train.
     """
@@ -55,12 +55,6 @@ class Branches:
     on_train: Callable[[Iterable[int]], None] = lambda clients: None
     deliver: Deliver = deliver_straight
     settled: dict[int, Tree] = field(init=False, default_factory=dict)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def serve(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates

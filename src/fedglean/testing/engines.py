@@ -4,7 +4,7 @@ and `here` forgive.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,18 +123,12 @@ def _first_lane(lanes: Tree) -> Tree:
     return tree.map(lambda leaf: leaf[0].clone(), lanes)
 
 
-class UploadLog:
+class UploadLog(Placement):
     """`here` that notes the uploads, and sees that nothing lent to a client is written into."""
 
     def __init__(self, clients: Clients) -> None:
         self.uploads: list[Envelope] = []
         self.here = Here(replace(clients, deliver=self._note))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def serve(
         self, exchange: Exchange, blocks: Sequence[Sequence[int]], states: ClientStates
