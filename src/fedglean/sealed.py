@@ -108,9 +108,7 @@ def digest_of_json(content: Any, separators: tuple[str, str] | None = None) -> s
 
 
 def pack(content: Tree, **notes: Any) -> bytes:
-    """A tree as one safetensors file, its shape and a checksum of all that matters in the
-    header.
-    """
+    """A tree as one safetensors file, its shape and a checksum in the header."""
     spec, tensors = tree.encode(content)
     # A tensor may be a view into another one; a file wants its own copy.
     own = {name: leaf.cpu().clone() for name, leaf in tensors.items()}

@@ -32,8 +32,9 @@ def digest_of_place(place: str) -> str:
 
 
 def is_trusted(digest: str) -> bool:
-    """Whether this user has run or allowed code of that digest; a list that others may write to
-    says nothing.
+    """Whether this user has run or allowed code of that digest.
+
+    A list that others may write to says nothing.
     """
     try:
         about = _list().stat()

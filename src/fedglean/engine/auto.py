@@ -1,5 +1,4 @@
-"""Which executor is faster here: measured once on a few steps of this model, and remembered for
-this machine.
+"""Which executor is faster here: measured once on a few steps of this model, and remembered.
 
 On a CPU a stack wins for small models and loses for large convolutional ones, and where the border
 lies depends on the machine. The choice changes the last bits of a float32 result, so it becomes
@@ -39,14 +38,10 @@ def faster(model: Model, pools: Sequence[Images], setting: Setting, memory: Path
         return "loop"
     if pools[0].index.is_cuda:
         return "stack"
-    machine = [
-        platform.machine(),
-        platform.processor(),
-        torch.__version__,
-        torch.get_num_threads(),
-        _code(),
-    ]
-    kind = json.dumps([*machine, model.architecture.to_json(), len(pools), str(setting.dtype)])
+    machine = [platform.machine(), platform.processor(), torch.get_num_threads()]
+    code = [torch.__version__, _digest_of_engines()]
+    asked = [model.architecture.to_json(), len(pools), str(setting.dtype)]
+    kind = json.dumps([*machine, *code, *asked])
     known = _read(memory)
     if kind not in known:
         known[kind] = _measure(model, pools, setting)
@@ -65,10 +60,11 @@ def _measure(model: Model, pools: Sequence[Images], setting: Setting) -> str:
     best = dict.fromkeys(executors, float("inf"))
     for turn in range(TURNS + 1):
         for name, executor in executors.items():
+            parties = []
+            for place, pool in enumerate(pools):
+                parties.append(Party(name, _pilot(model, pool), place))
             began = time.perf_counter()
-            executor.run(
-                [Party(name, _pilot(model, pool), place) for place, pool in enumerate(pools)]
-            )
+            executor.run(parties)
             if turn:
                 best[name] = min(best[name], time.perf_counter() - began)
     return min(best, key=lambda name: best[name])
@@ -84,8 +80,8 @@ def _loss(model: Model, batch: Batch, frozen: Tree) -> Any:
     return cross_entropy(model(batch.images.images), batch.images.label)
 
 
-def _code() -> str:
-    """Of the engines: what was found of others says nothing."""
+def _digest_of_engines() -> str:
+    """What was found of other engines says nothing."""
     sources = sorted(Path(__file__).parent.glob("*.py"))
     return digest(b"".join(path.read_bytes() for path in sources))[:12]
 

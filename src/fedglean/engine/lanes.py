@@ -1,5 +1,4 @@
-"""Trainings of one signature as one: parameters stacked along an axis of lanes, the step lifted
-over it.
+"""Trainings of one signature as one: parameters on an axis of lanes, the step lifted over it.
 
 Clients take different numbers of steps. The longest come first; a lane that is done is held still
 by `where`, and the stack is cut to half its width once half of the lanes are done. On a GPU the

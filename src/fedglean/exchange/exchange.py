@@ -141,15 +141,17 @@ def reply_to(exchange: Exchange, whole: BlockResult, aggregate: Aggregate) -> Re
 
 
 def keep_states(states: ClientStates, whole: BlockResult) -> None:
-    """A client's new state counts from here on: its upload was admitted."""
+    """Let the new states of clients count from here on: their uploads were admitted."""
     for client, state in whole.states.items():
         states.put(client, state)
 
 
 def sent_bytes(ask: Ask, told: Sequence[int]) -> int:
     """What was sent out to these clients."""
-    each = sum(tree.size_in_bytes(dict(ask.each.get(client, {}))) for client in told)
-    return len(told) * tree.size_in_bytes(dict(ask.message)) + each
+    total = len(told) * tree.size_in_bytes(dict(ask.message))
+    for client in told:
+        total += tree.size_in_bytes(dict(ask.each.get(client, {})))
+    return total
 
 
 def check_aggregate(ask: Ask, aggregate: Aggregate) -> None:
@@ -187,8 +189,9 @@ def _reasons(refused: Sequence[Refusal]) -> str:
 def _templates(ask: Ask) -> dict[str, Tree]:
     """What a sum has the shape of, by name: what was sent, or is expected."""
     parts: dict[str, Tree] = {}
-    for own in ask.each.values():
+    for own in (*ask.each.values(), ask.message):
         parts |= own
-    parts |= ask.message
     templates = {name: tree.trainable(part) for name, part in parts.items() if tree.named(part)}
-    return templates | {name: expect.tree for name, expect in ask.expect.items()}
+    for name, expect in ask.expect.items():
+        templates[name] = expect.tree
+    return templates

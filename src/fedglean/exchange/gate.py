@@ -1,5 +1,4 @@
-"""The gate: what a client sent is checked before it can reach a sum, in simulation as in a real
-federation.
+"""The gate: what a client sent is checked before it can reach a sum, simulated or real.
 
 An upload is judged by what was asked for, never by what it says of itself. A refused upload has no
 effect at all: the round ends with the model it would have had without that client, and the client's
@@ -77,8 +76,7 @@ class Form:
         return torch.cat(parts) > 0
 
     def judged(self, row: Tensor) -> Tensor:
-        """A row as its distance is measured: a variance grows with the square of the weights, so by
-        its root.
+        """A row as its distance is measured: of variances the root, for they grow with squares.
 
         Of a negative one there is none, and the distance is not finite.
         """
@@ -158,11 +156,10 @@ class Admitted:
 
     def as_asked(self) -> Upload:
         """The upload in the shape of what was asked for, whatever containers it came in."""
-        trees = {
-            name: tree.rebuild(form.tree, self.leaves[name]) for name, form in self.forms.items()
-        }
-        own = self.upload
-        return Upload(weight=own.all_weights, keep=own.keep, report=own.report, **trees)
+        own, trees = self.upload, {}
+        for name, form in self.forms.items():
+            trees[name] = tree.rebuild(form.tree, self.leaves[name])
+        return Upload.of(trees, weight=own.all_weights, keep=own.keep, report=own.report)
 
 
 class Gate:
@@ -182,11 +179,10 @@ class Gate:
         stretch: float = 100.0,
     ) -> None:
         self.round, self.number, self.declared, self.stretch = round, number, declared, stretch
-        self.sent = {
-            name: Form(tree.trainable(part))
-            for name, part in ask.message.items()
-            if tree.named(part)
-        }
+        self.sent: dict[str, Form] = {}
+        for name, part in ask.message.items():
+            if tree.named(part):
+                self.sent[name] = Form(tree.trainable(part))
         self.expected = {name: Expected(expect) for name, expect in ask.expect.items()}
         self.asked, self.each, self.once, self.seen = ask.asked, ask.each, ask.once, set[int]()
 
@@ -216,8 +212,7 @@ class Gate:
         if not upload.trees:
             raise Refused(
                 "empty: no name was uploaded; a client with nothing to send returns None, one that "
-                "has only something "
-                "to keep sends torch.ones(()) under a name that the Ask expects"
+                "has only something to keep sends torch.ones(()) under a name that the Ask expects"
             )
         declared = self.declared[client]
         forms = {name: self._form(name, client) for name in upload.trees}
@@ -272,16 +267,17 @@ def _is_variance(path: str) -> bool:
 
 
 def _negative_variance(leaves: Mapping[str, Tensor]) -> str | None:
-    return next(
-        (path for path, leaf in leaves.items() if _is_variance(path) and bool((leaf < 0).any())),
-        None,
-    )
+    for path, leaf in leaves.items():
+        if _is_variance(path) and bool((leaf < 0).any()):
+            return path
+    return None
 
 
 def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:
-    return next(
-        (path for path, leaf in leaves.items() if not bool(torch.isfinite(leaf).all())), None
-    )
+    for path, leaf in leaves.items():
+        if not bool(torch.isfinite(leaf).all()):
+            return path
+    return None
 
 
 def _check_weight(name: str, weight: Any, form: Form, limit: float) -> None:
@@ -310,11 +306,8 @@ def _check_report(report: Mapping[str, Any]) -> None:
             "letters"
         )
     for name, value in report.items():
-        if (
-            not name.isprintable()
-            or not isinstance(value, int | float)
-            or not abs(value) <= _REPORTED
-        ):
+        is_number = isinstance(value, int | float) and abs(value) <= _REPORTED
+        if not is_number or not name.isprintable():
             raise Refused(f"reported '{name}' is not a finite number up to {_REPORTED:g}")
 
 

@@ -43,8 +43,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Branch:
-    """One client of the federation; its number is its identity. `use` is a file with methods or
-    models of its own.
+    """One client of the federation; its number is its identity.
+
+    `use` is a file with methods or models of its own.
     """
 
     number: int
@@ -77,8 +78,9 @@ class Branch:
         return self._names.net(name)
 
     def _reply(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
-        """What goes wrong is told to the hub, but not in words that may name this branch's files:
-        those are logged.
+        """What goes wrong is told to the hub, but not in words that may name this branch's files.
+
+        Those are logged.
         """
         where = f"round {round}: branch {self.number} could not answer"
         try:

@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol
 
 
 class Node(NamedTuple):
-    """A node that is there. One that was started again has a later `started`, and has forgotten
-    whatever it was sent before.
+    """A node that is there.
+
+    One that was started again has a later `started`, and has forgotten what it was sent before.
     """
 
     started: str

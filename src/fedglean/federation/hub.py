@@ -1,5 +1,4 @@
-"""The hub's side of a federation: the round loop of a simulation, with branches in the place of
-simulated clients.
+"""The hub's side of a federation: a simulation's round loop, with branches for clients.
 
 What only a federation has lies in the run folder beside the rest: federation.json, with the run's
 name among branches and what they declared. Started again with the same folder, the hub goes on from
@@ -43,8 +42,9 @@ Tell = Callable[[str], None]
 
 
 def serve(carrier: Carrier, out: Path) -> None:
-    """The hub of a run folder, as its options and configuration say; what it tells is appended to
-    the journal beside them.
+    """The hub of a run folder, as its options and configuration say.
+
+    What it tells is appended to the journal beside them.
     """
     folder = HubOptions.path(out).parent
     with open(folder / "journal.jsonl", "a", encoding="utf-8") as file:
@@ -80,9 +80,7 @@ def federate(
     tell: Tell,
     on_round: OnRound = lambda line, asked: None,
 ) -> Run:
-    """Train with the branches that the carrier reaches; start a run folder, or continue the one
-    that is there.
-    """
+    """Train with the branches that the carrier reaches; a run in the folder is continued."""
     config = hub_config(config, options.images)
     with settled_for(config):
         return _federate(carrier, config, options, tell, on_round)

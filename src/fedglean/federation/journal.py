@@ -20,8 +20,10 @@ OnRound = Callable[[Mapping[str, Any], int], None]
 
 
 class Journal:
-    """The file is the one that was there at the start: the last words of a hub's app are not for a
-    hub that was started since, which has a new file in that place.
+    """Writes lines into the file that was there at the start.
+
+    The last words of a hub's app are not for a hub that was started since, which has a new file in
+    that place.
     """
 
     def __init__(self, file: TextIO) -> None:

@@ -1,5 +1,4 @@
-"""Certificates and keys: an authority and a server certificate for the hub, a key pair for each
-branch.
+"""Certificates and keys: an authority and a certificate for the hub, a key pair for each branch.
 
 A branch makes its own pair and hands over the public half; the hub hands over ca.crt. Private
 halves are readable by their owner alone from the moment they exist, and nothing that is there is
@@ -52,8 +51,9 @@ class HubKeys:
 
 
 def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKeys:
-    """An authority that signs one certificate, for the names and addresses under which branches
-    reach the hub; the hub's own machine reaches it as 127.0.0.1.
+    """An authority that signs one certificate, for the names under which branches reach the hub.
+
+    The hub's own machine reaches it as 127.0.0.1.
 
     The authority's own key is forgotten: a new certificate means a new authority.
     """

@@ -1,5 +1,4 @@
-"""What hub and branches tell each other, as bytes: tensors in safetensors, all else in JSON, a
-checksum over both.
+"""What hub and branches tell each other, as bytes: safetensors and JSON under a checksum.
 
 | letter        | from   | holds                                                              |
 |---------------|--------|--------------------------------------------------------------------|
@@ -70,8 +69,10 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Order:
-    """`version` is the state that the branch goes on from, `settled` the one that the hub may still
-    go back to.
+    """An `Ask` for one branch.
+
+    `version` is the state that the branch goes on from, `settled` the one that the hub may still go
+    back to.
     """
 
     run: str
@@ -118,9 +119,7 @@ FROM_HUB = (Order, Broadcast)
 
 @cache
 def own_version() -> str:
-    """Of the package, with a digest of its code: between two releases the number alone would say
-    nothing.
-    """
+    """Of the package, with a digest of its code: between two releases a number says nothing."""
     code = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
@@ -153,8 +152,9 @@ def read(
 
 
 def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
-    """A branch's answer. It holds tensors by name and no model: what those mean, the hub knows from
-    what it asked.
+    """A branch's answer, which holds tensors by name and no model.
+
+    What those mean, the hub knows from what it asked.
     """
     answer, body = read(Answer, content, limit)
     if not answer.uploads:

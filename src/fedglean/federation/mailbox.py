@@ -165,8 +165,9 @@ class Mailbox:
         return found
 
     def _look(self) -> None:
-        """Who is here, and who has answered at last. What a node was asked before its last start it
-        does not owe.
+        """See who is here, and who has answered at last.
+
+        What a node was asked before its last start it does not owe.
         """
         self.nodes.look()
         for name, sent in list(self.owed.items()):

@@ -33,8 +33,10 @@ class Presence:
 
 
 class Nodes:
-    """`declared` is what the branches have, of those who have come; `on_join` hears of one who
-    comes later. `keys` are their public keys by number, None where nodes have none.
+    """The nodes that are here, and which branches they are.
+
+    `declared` is what the branches have, of those who have come; `on_join` hears of one who comes
+    later. `keys` are their public keys by number, None where nodes have none.
     """
 
     def __init__(

@@ -40,8 +40,10 @@ from fedglean.uploads import Refusal, Upload
 
 @dataclass
 class Branches(Placement):
-    """Asks clients by letters. `count` hears how many pseudo-labels were made and trusted,
-    `on_train` which clients are to train.
+    """Asks clients by letters.
+
+    `count` hears how many pseudo-labels were made and trusted, `on_train` which clients are to
+    train.
     """
 
     mailbox: Mailbox
@@ -142,9 +144,7 @@ class Branches(Placement):
 def _read(
     body: bytes | Undelivered, exchange: Exchange, client: int, limit: int
 ) -> tuple[Answer, Upload | None]:
-    """An answer, checked for what the gate cannot know: who really sent it, and what it says beside
-    the upload.
-    """
+    """An answer, checked for what the gate cannot know: who sent it, and what it says beside."""
     if isinstance(body, Undelivered):
         raise Malformed(body.reason)
     answer, upload = read_answer(body, limit)

@@ -1,6 +1,4 @@
-"""All of a run that a branch must know, so that it can be asked without having been told anything
-before; and the names by which a hub asks for client functions.
-"""
+"""All of a run that a branch must know to answer, and how client functions are named to it."""
 
 import importlib
 from dataclasses import dataclass
@@ -54,8 +52,9 @@ class RunPlan:
         )
 
     def make_method(self, names: Names) -> Method:
-        """The method, its settings checked as those of a user are. Code is never sent: the names
-        are those of this side.
+        """The method, its settings checked as those of a user are.
+
+        Code is never sent: the names are those of this side.
         """
         layer = {"settings": self.settings, "strong": self.strong}
         config = resolve(self.method, layer, names=names)

@@ -1,6 +1,4 @@
-"""Tests for your own methods: a check of the whole contract, and faults that a federation must
-survive.
-"""
+"""Tests for your own methods: the whole contract, and faults that a federation must survive."""
 
 from fedglean.testing.conformance import CheckResult, check_method, parametrize_with_checks
 

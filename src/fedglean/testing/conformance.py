@@ -1,5 +1,4 @@
-"""The check of the contract: `check_method` runs a method on awkward clients in all the ways that
-must not matter.
+"""The check of the contract: a method on awkward clients, in all ways that must not matter.
 
 A method that passes can be run by every executor and placement, killed, resumed and attacked.
 """
@@ -48,8 +47,7 @@ def check_method(
     expected_failures: Mapping[str, str] | None = None,
     on_fail: Literal["raise", "collect"] = "raise",
 ) -> list[CheckResult]:
-    """Check a method: raise an `AssertionError` at the first rule of the contract that it breaks,
-    or collect what every check comes to.
+    """Check a method: raise at the first broken rule, or collect what every check comes to.
 
     Choose settings with which clients train from the first round (a low threshold, all of them
     taking part), and few epochs: the method is run half a dozen times. `use` is the Python file of

@@ -14,8 +14,9 @@ SMALLEST = 1e-3
 
 
 def difference(a: Tree, b: Tree, tolerance: float = 0.0) -> str | None:
-    """What differs first, or None. The tolerance is relative to a leaf's largest entry; 0 means bit
-    by bit.
+    """What differs first, or None.
+
+    The tolerance is relative to a leaf's largest entry; 0 means bit by bit.
     """
     shape, ours = tree.encode(tree.map(_as_tensor, a))
     other_shape, theirs = tree.encode(tree.map(_as_tensor, b))

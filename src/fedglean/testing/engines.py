@@ -1,6 +1,4 @@
-"""Executors and placements for tests: they note what a method does, and show mistakes that `loop`
-and `here` forgive.
-"""
+"""Executors and placements that note what a method does, and show what others forgive."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,8 +36,9 @@ def variant(
     deliver: Deliver | None = None,
     **changes: Any,
 ) -> Experiment:
-    """The experiment under another executor or placement; a step is recorded once it was taken so
-    often. Changes are those of the exchanger.
+    """The experiment under another executor or placement.
+
+    A step is recorded once it was taken so often. Changes are those of the exchanger.
     """
     old = experiment.executor
     new = executor(replace(old.setting, record_after=record_after))

@@ -44,8 +44,9 @@ def small_experiment(
     rounds: int = 3,
     use: Path | str | None = None,
 ) -> Experiment:
-    """The method on `small_split` of scikit-learn's digits, in float64, where rounding hides no
-    mistake. No step is recorded.
+    """The method on `small_split` of the digits, in float64, where rounding hides no mistake.
+
+    No step is recorded.
     """
     options: dict[str, Any] = {
         "device": "cpu",
@@ -62,9 +63,7 @@ def small_experiment(
 
 
 def with_false_labels(experiment: Experiment) -> Experiment:
-    """The same images in the same hands, but hidden labels are false and images lie elsewhere in
-    the store.
-    """
+    """The same images in the same hands, under false hidden labels, elsewhere in the store."""
     dataset, split = experiment.dataset, experiment.split
     moved = order(fold_int(0, "disguise"), len(dataset.train_labels))
     place = torch.argsort(moved)
@@ -90,8 +89,9 @@ def with_false_test_set(experiment: Experiment) -> Experiment:
 
 
 def with_own_stores(experiment: Experiment) -> Experiment:
-    """Every party has a store of its own images alone, as at a real branch; nobody watches its
-    guesses, which name places in it.
+    """Every party has a store of its own images alone, as at a real branch.
+
+    Nobody watches its guesses, which name places in it.
     """
     old = experiment.federation
     labelled, unlabelled = [], []

@@ -27,8 +27,9 @@ ROUNDING = 1e-10
 
 @dataclass(frozen=True)
 class Reference:
-    """A run under observation: where it stood after round 1, what it came to, what was asked and
-    uploaded. `trainings` are those of clients.
+    """A run under observation.
+
+    `first` is where it stood after round 1; `trainings` are those of clients.
     """
 
     first: Progress

@@ -1,6 +1,4 @@
-"""The two apps that Flower starts: `client_app` at a branch for every message, `server_app` at the
-hub once a run.
-"""
+"""The apps that Flower starts: `client_app` for every message, `server_app` once a run."""
 
 from collections.abc import Callable
 from pathlib import Path

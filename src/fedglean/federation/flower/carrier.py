@@ -34,9 +34,7 @@ class FlowerCarrier:
         return self._send(letters, MessageType.TRAIN, group, seconds)
 
     def answers(self, name: str) -> Iterable[bytes | Undelivered]:
-        """One by one: a reply that Flower cannot put together would take along the others of its
-        call.
-        """
+        """One by one: one that Flower cannot put together would take others of its call along."""
         try:
             return [_body(each) for each in self.grid.pull_messages([name])]
         except Exception as error:  # whatever Flower trips over

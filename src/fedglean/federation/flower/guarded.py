@@ -1,5 +1,6 @@
-"""Flower's SuperLink and SuperNode, with two doors shut that Flower 1.41 and 1.42 leave open. What
-is replaced in Flower is replaced in this file alone, at its end.
+"""Flower's SuperLink and SuperNode, with two doors shut that Flower 1.41 and 1.42 leave open.
+
+What is replaced in Flower is replaced in this file alone, at its end.
 
 A SuperLink serves on one port the nodes, which TLS and keys guard, and whoever starts runs and
 works on them, whom nothing guards: whoever reached the port could have the hub and every branch run

@@ -95,9 +95,7 @@ def wait_for(address: Address, process: subprocess.Popen[bytes], seconds: float 
 
 
 def wait_until_free(address: Address, seconds: float = 30) -> None:
-    """The link of a hub that was killed listens on until it has ended, and would be taken for the
-    new one.
-    """
+    """The link of a killed hub listens until it has ended, and would be taken for the new one."""
     end = time.monotonic() + seconds
     while _listens(address):
         if time.monotonic() > end:

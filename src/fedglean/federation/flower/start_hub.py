@@ -32,8 +32,9 @@ from fedglean.sealed import locked, make_folder, write_whole
 
 
 def run_hub(config: Config, options: HubOptions, show: Show, on_round: OnRound) -> int:
-    """Start a SuperLink, let the branches in, start the run, follow it to its end; the run's exit
-    code. Without branches the hub trains alone, in this process.
+    """Start a SuperLink, let the branches in, and follow the run to its end: its exit code.
+
+    Without branches the hub trains alone, in this process.
     """
     if options.branches:
         need_flower()

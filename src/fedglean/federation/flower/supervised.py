@@ -1,5 +1,4 @@
-"""Runs a command for as long as the process that asked for it lives: python supervised.py FD LOG
-COMMAND.
+"""Runs a command for as long as its starter lives: python supervised.py FD LOG COMMAND.
 
 A process that is killed cannot end its children. So this one stands between it and Flower, and
 reads from a pipe, FD, whose other end is open in the starter alone: when the starter ends, however

@@ -1,5 +1,4 @@
-"""Watches whether a node still does its work: what its log says, and whether an app of it is
-running.
+"""Watches whether a node still works: what its log says, and whether an app of it runs.
 
 A SuperNode takes one message at a time and then waits for one answer, whatever it answers. Two
 things confuse it for good. Where a hub dies between handing out a message and hearing that it
