@@ -271,7 +271,7 @@ def looped(experiment: Experiment) -> dict[str, Callable[[], Any]]:
 
 
 def whole_round(runs: list[LiveRun]) -> None:
-    play_rounds([(each.experiment, each.progress) for each in runs], runs[0].progress.done + 1)
+    play_rounds(runs, runs[0].progress.done + 1)
 
 
 def run(executor: Executor, some: list[Any]) -> None:

@@ -61,8 +61,8 @@ from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.experiment import Experiment, prepare
-from fedglean.runs.folder import Progress, RunFolder, commit
-from fedglean.runs.rounds import play_round
+from fedglean.runs.folder import Progress, RunFolder
+from fedglean.runs.rounds import LiveRun, commit, play_round
 from fedglean.tree import Record
 
 METHODS = Names.of().tables["METHODS"]
@@ -304,12 +304,12 @@ def of_here(experiment: Experiment, scratch: Path) -> dict[str, Any]:
 
 def rounds(experiment: Experiment, out: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run that is checkpointed."""
-    folder = RunFolder.create(out, experiment)
+    folder = RunFolder.create(out, experiment.config, experiment.split)
     progress = Progress(0, experiment.start(), ClientStates(), [])
     for number in range(1, ROUNDS + 1):
         line = play_round(experiment, progress, number)
         assert line is not None and not line["refused"], line
-        commit([(folder, progress, experiment)], number, None)
+        commit([LiveRun(experiment, progress, folder)], number)
         yield line
 
 

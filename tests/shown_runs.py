@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from fedglean import cli
 from fedglean.runs.config import Config, configure
-from fedglean.runs.rounds import run
 from fedglean.runs.run import Runs
 from fedglean.runs.seeds import train_seeds
+from single_runs import run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 

@@ -13,8 +13,7 @@ import pytest
 from fedglean.names import TABLES
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare, settled_for
-from fedglean.runs.folder import commit
-from fedglean.runs.rounds import LiveRun, play_rounds
+from fedglean.runs.rounds import LiveRun, commit, play_rounds
 from test_imports import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,8 +128,8 @@ def test_a_round_goes_the_way_that_the_page_tells(tmp_path: Path) -> None:
         with live.experiment.placement:
             sys.setprofile(note)
             try:
-                play_rounds([(live.experiment, live.progress)], 1)
-                commit([(live.folder, live.progress, live.experiment)], 1, None)
+                play_rounds([live], 1)
+                commit([live], 1)
             finally:
                 sys.setprofile(None)
         live.folder.release()

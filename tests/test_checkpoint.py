@@ -21,10 +21,10 @@ from fedglean.models import Architecture
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.rounds import resume, run
 from fedglean.runs.run import Run
 from fedglean.sealed import pack, unpack, write_whole
 from fedglean.tree import Record
+from single_runs import resume, run
 
 ROUNDS = 3
 STATE = Record(

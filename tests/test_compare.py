@@ -4,7 +4,6 @@ is stopped.
 
 import json
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from fedglean.report.gather import gather
 from fedglean.report.page import page_data as page_of
 from fedglean.report.plots import costs_figure
 from fedglean.report.story import help_section
-from fedglean.report.tracker import Lines, Trackers
+from fedglean.report.tracker import Lines
 from fedglean.runs.compare import Comparison, carry_out
 from fedglean.runs.config import configure
 from fedglean.runs.plan import make_plan, read_record
-from fedglean.runs.run import Run
+from fedglean.runs.run import Run, Runs
 from fedglean.runs.verdict import Difference, Help, answer, difference, judgement, over_images
 
 SMALL: dict[str, Any] = {
@@ -150,21 +149,26 @@ def test_a_stopped_comparison_goes_on_and_keeps_what_was_finished(
     plan = replace(done.plan, entries=done.plan.entries[:2])
     played: list[tuple[str, int]] = []
 
-    def trackers(stop: bool) -> Trackers:
-        def on_round(lines: Lines) -> None:
-            played.append((trackers.label, lines[0]["round"]))
-            if stop and trackers.label == "eager":
+    class Listener:
+        def __init__(self, stops: bool) -> None:
+            self.stops, self.label = stops, ""
+
+        def begin(self, runs: Runs) -> None:
+            self.label = runs.name
+
+        def round(self, lines: Lines) -> None:
+            played.append((self.label, lines[0]["round"]))
+            if self.stops and self.label == "eager":
                 raise KeyboardInterrupt
 
-        trackers = Trackers(on_round=on_round)
-        return trackers
+        def end(self, runs: Runs) -> None: ...
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(plan, tmp_path / "cut", partial(trackers, stop=True))
+        carry_out(plan, tmp_path / "cut", [Listener(stops=True)])
     assert played[-1] == ("eager", 1)
     played.clear()
     going_on = read_record(tmp_path / "cut").plan()
-    found = carry_out(going_on, tmp_path / "cut", partial(trackers, stop=False))
+    found = carry_out(going_on, tmp_path / "cut", [Listener(stops=False)])
     assert {label for label, _ in played} == {"eager"} and played[0][1] == 2
     assert done.folder is not None
     for name in ("semifl", "eager"):

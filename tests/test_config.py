@@ -76,7 +76,7 @@ def test_the_strongest_layer_names_the_method_unless_it_is_named_outright() -> N
             {"settings": {"treshold": 0.9}},
             "unknown key 'settings.treshold'; did you mean 'settings.threshold'?",
         ),
-        ({"split": "iid"}, "split must be a table, [split] in TOML, not the text 'iid'"),
+        ({"split": "iid"}, "split must be a table, not the text 'iid'"),
         (
             {"split": {"clients": "many"}},
             "split.clients must be a whole number, not the text 'many'",

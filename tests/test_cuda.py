@@ -25,7 +25,7 @@ from fedglean.models import Architecture
 from fedglean.names import Names
 from fedglean.optimiser import SGD
 from fedglean.runs.config import configure
-from fedglean.runs.rounds import run
+from single_runs import run
 
 METHODS = Names.of().tables["METHODS"]
 pytestmark = [

@@ -40,11 +40,11 @@ from fedglean.runs.config import Config, configure, to_toml
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.predict import predict
-from fedglean.runs.rounds import run
 from fedglean.runs.run import Run
 from fedglean.sealed import write_whole
 from fedglean.testing.difference import difference
 from flower_grid import LocalGrid
+from single_runs import run
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "semifl": {"epochs": 1, "threshold": 0.2, "active": 1.0},

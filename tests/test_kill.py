@@ -22,9 +22,9 @@ from fedglean.randomness import key, uniform
 from fedglean.runs.checkpoint import Checkpoints
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.rounds import resume, run
 from fedglean.testing.difference import difference
 from fedglean.testing.small_federation import small_split
+from single_runs import resume, run
 
 # Children are forked from a server that has imported everything, what torch imports late too, and
 # started no thread.

@@ -35,10 +35,11 @@ from fedglean.methods.semifl import SemiFL
 from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import LiveRun, play, resume, run
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.testing.engines import variant
 from fedglean.testing.faults import chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
+from single_runs import resume, run
 
 ray = pytest.importorskip("ray", reason="needs fedglean[ray]")
 on_ray = pytest.importorskip("fedglean.engine.on_ray")
@@ -200,7 +201,7 @@ def test_a_run_whose_actor_was_killed_resumes_to_the_same_result(tmp_path: Path)
     config = small("fed-shvr", clients=12, block=4, rounds=2)
     whole = run(config, tmp_path / "whole")
     experiment = prepare(replace(config, engine=replace(config.engine, placement="ray", workers=2)))
-    folder = RunFolder.create(tmp_path / "killed", experiment)
+    folder = RunFolder.create(tmp_path / "killed", experiment.config, experiment.split)
 
     def strike(lines: list[dict[str, Any]]) -> None:
         pool = experiment.placement.pool  # type: ignore[attr-defined]

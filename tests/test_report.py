@@ -31,13 +31,14 @@ from fedglean.runs.api import compare
 from fedglean.runs.config import configure, read_toml, resolve
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import LiveRun, play, run
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Runs
 from fedglean.runs.verdict import difference, over_seeds
 from fedglean.schema import write
 from fedglean.testing.engines import with_delivery
 from fedglean.testing.faults import not_a_number, poison
 from shown_runs import HOSTILE, Made, Reader, call, config, hostile_runs, lines, without_checkpoint
+from single_runs import run
 
 
 def shown(page: Path) -> dict[str, Any]:
@@ -514,7 +515,7 @@ def test_who_holds_what_is_counted_from_the_split(made: Made) -> None:
 def test_refused_uploads_are_listed_with_their_reasons(tmp_path: Path) -> None:
     it = prepare(config(active=1.0))
     it = with_delivery(it, poison(not_a_number, (1, 2), (2, 2), (2, 4)))
-    place = RunFolder.create(tmp_path / "run", it)
+    place = RunFolder.create(tmp_path / "run", it.config, it.split)
     play([LiveRun(it, Progress(0, it.start(), ClientStates(), []), place)], lambda lines: None)
     (group,) = data_of([tmp_path / "run"])["groups"]
     assert sum(each["count"] for each in group["refused"]) >= 3

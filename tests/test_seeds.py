@@ -18,8 +18,8 @@ from fedglean.report.tracker import Lines, Trackers
 from fedglean.runs.config import Config, configure
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import kind_of
-from fedglean.runs.rounds import resume, run
 from fedglean.runs.seeds import resume_seeds, train_seeds
+from single_runs import resume, run
 
 ROUNDS = 3  # and what SemiFL does after the last of them
 

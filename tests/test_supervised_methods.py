@@ -42,10 +42,11 @@ from fedglean.runs.config import configure, make_method
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
-from fedglean.runs.rounds import play_round, run
+from fedglean.runs.rounds import play_round
 from fedglean.testing import check_method
 from fedglean.testing.faults import DAMAGES, chain, drop, poison
 from fedglean.tree import Tree
+from single_runs import run
 from uploads import reply_of
 
 Vector = NDArray[np.float64]

@@ -18,7 +18,7 @@ from fedglean.engine.graph import fused
 from fedglean.names import Names
 from fedglean.runs import experiment
 from fedglean.runs.config import configure
-from fedglean.runs.rounds import run
+from single_runs import run
 
 METHODS = Names.of().tables["METHODS"]
 SOME: dict[str, dict[str, Any]] = {

@@ -38,10 +38,11 @@ from fedglean.optimiser import SGD
 from fedglean.runs.config import Config, configure, fingerprint
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress, RunFolder
-from fedglean.runs.rounds import LiveRun, play, resume, run
+from fedglean.runs.rounds import LiveRun, play
 from fedglean.testing.engines import variant
 from fedglean.testing.faults import Damage, chain, drop, duplicate, garbage, not_a_number, poison
 from fedglean.tree import Record
+from single_runs import resume, run
 
 COMMON: dict[str, Any] = {"clients": 5, "block": 2, "rounds": 2, "epochs": 1, "device": "cpu"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -253,7 +254,7 @@ def test_a_run_whose_idle_worker_was_killed_resumes_to_the_same_result(tmp_path:
     experiment = under(
         replace(config, engine=replace(config.engine, placement="workers")), Workers, workers=2
     )
-    folder = RunFolder.create(tmp_path / "killed", experiment)
+    folder = RunFolder.create(tmp_path / "killed", experiment.config, experiment.split)
 
     def strike(lines: list[dict[str, Any]]) -> None:
         process = experiment.placement.pool.workers[0].process  # type: ignore[attr-defined]

@@ -1,29 +1,9 @@
-"""The command line. A user's mistake ends as one sentence and the error's exit code; a bug keeps
-its traceback.
-"""
+"""The command line: a user's mistake ends as a sentence and an exit code, a bug as a traceback."""
 
 from fedglean.__main__ import main
-from fedglean.cli import (
-    campaign,
-    compare,
-    deploy,
-    export,
-    look,
-    report,
-    reproduce,
-    train,
-)  # each enters its commands
+
+# Each enters its commands.
+from fedglean.cli import campaign, compare, deploy, export, look, report, reproduce, train  # noqa: F401
 from fedglean.cli.shared import app
 
-__all__ = [
-    "app",
-    "campaign",
-    "compare",
-    "deploy",
-    "export",
-    "look",
-    "main",
-    "report",
-    "reproduce",
-    "train",
-]
+__all__ = ["app", "main"]

@@ -8,17 +8,18 @@ from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from fedglean.cli.options import assignment, configured_for_all
-from fedglean.cli.shared import Quiet, Track, app, resumable, with_terminal
+from fedglean.cli.options import assignment, complete, configured_for_all
+from fedglean.cli.shared import Quiet, Seeds, Track, app, resumable, with_terminal
 from fedglean.errors import ConfigError, RoundError
 from fedglean.names import Names
-from fedglean.report.terminal import duration, screen, size
-from fedglean.report.tracker import Trackers, trackers_of
+from fedglean.report.terminal import duration, new_table, screen, size, spread_text
 from fedglean.runs.compare import Comparison, carry_out
-from fedglean.runs.plan import Plan, make_plan, read_record
-from fedglean.runs.run import Spread
-from fedglean.runs.verdict import taken_over
+from fedglean.runs.plan import make_plan
+from fedglean.runs.verdict import Row, taken_over
 from fedglean.sealed import digest
+
+#: Columns beside the label, dropped from the right on a narrow screen.
+COLUMNS = ("last round", "best round", "against the best", "sent per seed", "time per seed")
 
 
 @app.command()
@@ -28,14 +29,12 @@ def compare(
         list[str],
         typer.Argument(
             help="Methods or presets, each with its own settings if wanted, as in "
-            "semifl:threshold=0.8,epochs=2."
+            "semifl:threshold=0.8,epochs=2.",
+            autocompletion=complete("METHODS", "PRESETS"),
         ),
     ],
     options: dict[str, Any],
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed."),
-    ] = 3,
+    seeds: Seeds = 3,
     out: Annotated[
         Path | None, typer.Option(help="Where the runs go; by default a folder in runs/.")
     ] = None,
@@ -53,20 +52,7 @@ def compare(
     for note in plan.notes:
         print(f"note: {note}", flush=True)
     with resumable(folder):
-        show_comparison(_carried_out(plan, folder, track, quiet))
-
-
-def go_on_comparing(folder: Path, track: str | None, quiet: bool) -> None:
-    """Continue a comparison for `fedglean resume`."""
-    with resumable(folder):
-        show_comparison(_carried_out(read_record(folder).plan(), folder, track, quiet))
-
-
-def _carried_out(plan: Plan, folder: Path, track: str | None, quiet: bool) -> Comparison:
-    def make_trackers() -> Trackers:
-        return Trackers(trackers_of(with_terminal(track, quiet), plan.shared.names))
-
-    return carry_out(plan, folder, make_trackers)
+        show_comparison(carry_out(plan, folder, with_terminal(track, quiet)))
 
 
 def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
@@ -74,16 +60,12 @@ def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
     named: dict[str, dict[str, Any]] = {}
     for word in words:
         if word in named:
-            raise ConfigError(
-                f"'{word}' is named twice; give one of the two its own setting, as in "
-                f"{word}:rate=0.1"
-            )
+            how = f"give one of the two its own setting, as in {word}:rate=0.1"
+            raise ConfigError(f"'{word}' is named twice; {how}")
         name, colon, settings = word.partition(":")
         if colon and "=" not in settings.partition(",")[0]:
-            raise ConfigError(
-                f"'{word}' names a setting without a value; write it as "
-                f"{name}:threshold=0.8,epochs=2"
-            )
+            how = f"write it as {name}:threshold=0.8,epochs=2"
+            raise ConfigError(f"'{word}' names a setting without a value; {how}")
         kind = "preset" if name in presets else "method"
         named[word] = {kind: name, **dict(map(assignment, _assignments(settings)))}
     return named
@@ -115,60 +97,50 @@ def show_comparison(found: Comparison) -> None:
 
 
 def _table(found: Comparison, width: int) -> Table:
-    """The last and the best round in columns of their own; the best method is chosen by its last
-    round.
+    """The last and the best round in columns of their own.
 
-    On a narrow screen the brackets move to a second line, and columns are dropped from the right.
+    On a narrow screen the brackets move to a second line, and columns are dropped.
     """
-    seeds = len(found.plan.seeds)
-    narrow = width < max(len(row.label) for row in found.rows) + 110
-    box = SIMPLE_HEAD if narrow else ROUNDED
-    table = Table(
-        title=escape(_headline(found)),
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=box,
-    )
-    table.add_column(
-        "", overflow="fold", min_width=min(12, max(len(row.label) for row in found.rows))
-    )
-    shown = 5 if width >= 90 else 3 if width >= 66 else 2 if width >= 46 else 1
-    for heading in (
-        "last round",
-        "best round",
-        "against the best",
-        "sent per seed",
-        "time per seed",
-    )[:shown]:
-        table.add_column(
-            heading.replace(" ", "\n", 1) if narrow else heading, justify="right", no_wrap=True
-        )
-    apart = [each.label for each in found.plan.entries if not each.federated]
+    longest = max(len(row.label) for row in found.rows)
+    is_narrow = width < longest + 110
+    columns = COLUMNS[: _fitting(width)]
+    table = new_table(_headline(found), SIMPLE_HEAD if is_narrow else ROUNDED)
+    table.add_column("", overflow="fold", min_width=min(12, longest))
+    for heading in columns:
+        if is_narrow:
+            heading = heading.replace(" ", "\n", 1)
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
-        gap = "the best" if row.label == found.best else str(row.against_best)
-        name = f"[bold]{escape(row.label)}[/bold]" if row.label == found.best else escape(row.label)
-        sent = (
-            "-"
-            if row.label in apart
-            else size(round(row.bytes_sent))
-            if row.bytes_sent
-            else "nothing"
-        )
-        cells = [
-            _spread(row.last, seeds),
-            _spread(row.best, seeds),
-            gap,
-            sent,
-            duration(row.seconds),
-        ][:shown]
-        table.add_row(name, *(cell.replace(" (", "\n(") for cell in cells) if narrow else cells)
-    over = taken_over(row.against_best for row in found.rows if row.against_best and shown > 2)
-    how = ", mean ± deviation (worst-best)" if seeds > 1 else ""
-    table.caption = f"test accuracy in %{how}" + (
-        f"; differences with 95 % intervals over {over}" if over else ""
-    )
+        cells = _cells(found, row)[: len(columns)]
+        if is_narrow:
+            cells = [cell.replace(" (", "\n(") for cell in cells]
+        name = escape(row.label)
+        table.add_row(f"[bold]{name}[/bold]" if row.label == found.best else name, *cells)
+    table.caption = "test accuracy in %"
+    if len(found.plan.seeds) > 1:
+        table.caption += ", mean ± deviation (worst-best)"
+    gaps = [row.against_best for row in found.rows if row.against_best]
+    if gaps and "against the best" in columns:
+        table.caption += f"; differences with 95 % intervals over {taken_over(gaps)}"
     return table
+
+
+def _fitting(width: int) -> int:
+    """How many columns there is room for."""
+    for least, columns in ((90, 5), (66, 3), (46, 2)):
+        if width >= least:
+            return columns
+    return 1
+
+
+def _cells(found: Comparison, row: Row) -> list[str]:
+    seeds = len(found.plan.seeds)
+    gap = "the best" if row.label == found.best else str(row.against_best)
+    sent = size(round(row.bytes_sent)) if row.bytes_sent else "nothing"
+    if not all(each.federated for each in found.plan.entries if each.label == row.label):
+        sent = "-"
+    last, best = spread_text(row.last, seeds), spread_text(row.best, seeds)
+    return [last, best, gap, sent, duration(row.seconds)]
 
 
 def _headline(found: Comparison) -> str:
@@ -176,10 +148,3 @@ def _headline(found: Comparison) -> str:
     rounds = sorted({entry.config.rounds for entry in found.plan.entries})
     played = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f"{rounds[0]}"
     return f"{found.plan.title}; {seeds} seed{'s' if seeds > 1 else ''}, {played} rounds"
-
-
-def _spread(spread: Spread, seeds: int) -> str:
-    if seeds == 1:
-        return f"{100 * spread.mean:.1f}"
-    low, high = 100 * spread.worst, 100 * spread.best
-    return f"{100 * spread.mean:.1f} ± {100 * spread.deviation:.1f} ({low:.1f}-{high:.1f})"

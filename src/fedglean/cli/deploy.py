@@ -52,15 +52,12 @@ def deploy_hub(
     if hub.branches:
         _check_keys(hub.keys, insecure)
         if hub.keys is not None and not admit:
-            raise ConfigError(
-                "no branch is admitted; give each branch's public key with --admit NUMBER=FILE"
-            )
+            how = "give each branch's public key with --admit NUMBER=FILE"
+            raise ConfigError(f"no branch is admitted; {how}")
     _check_images(hub.images)
     if kind_of(hub.out) is Kind.RUN:
-        raise StorageError(
-            f"{hub.out} holds the run of a simulation, not of a federation; choose another folder "
-            "with --out"
-        )
+        what = "the run of a simulation, not of a federation"
+        raise StorageError(f"{hub.out} holds {what}; choose another folder with --out")
     hub = replace(hub, admit=read_admitted(admit or [], hub.branches))
     raise typer.Exit(host(config, hub))
 
@@ -115,10 +112,8 @@ def deploy_keys(
     from fedglean.federation.keys import make_branch_key, make_hub_keys
 
     if hub:
-        print(
-            "give this file to every branch, as ca.crt in its keys: "
-            f"{make_hub_keys(folder, hub).authority}"
-        )
+        authority = make_hub_keys(folder, hub).authority
+        print(f"give this file to every branch, as ca.crt in its keys: {authority}")
     else:
         print(f"give this file to the hub, for --admit: {make_branch_key(folder / 'branch.key')}")
 

@@ -18,6 +18,8 @@ from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.trained import TrainedModel
 from fedglean.trust import allow
 
+Save = Callable[[TrainedModel, Path], Answer]
+
 
 @app.command()
 def export(
@@ -52,22 +54,12 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a trained model for other programs: it takes uint8 images and returns probabilities."""
-    wanted = [
-        (path, save)
-        for path, save in ((onnx, save_onnx), (state_dict, save_state_dict))
-        if path is not None
-    ]
-    if not wanted:
-        raise ConfigError(
-            "no file to write was named; give --onnx model.onnx, --state-dict model.safetensors or "
-            "both"
-        )
-    if any(path.resolve() == (folder / "model.safetensors").resolve() for path, _ in wanted):
-        raise ConfigError(
-            f"{folder / 'model.safetensors'} is the run's own model; choose another name"
-        )
-    if len({path.resolve() for path, _ in wanted}) < len(wanted):
-        raise ConfigError(f"--onnx and --state-dict both name {onnx}; choose two names")
+    wanted: list[tuple[Path, Save]] = []
+    if onnx is not None:
+        wanted.append((onnx, save_onnx))
+    if state_dict is not None:
+        wanted.append((state_dict, save_state_dict))
+    _check_names(folder, [path.resolve() for path, _ in wanted])
     if onnx is not None:
         need_onnx()
     if trust:
@@ -78,12 +70,20 @@ def export(
         _write(path, save, trained, images)
 
 
-def _write(
-    path: Path,
-    save: Callable[[TrainedModel, Path], Answer],
-    trained: TrainedModel,
-    images: Tensor | None,
-) -> None:
+def _check_names(folder: Path, files: list[Path]) -> None:
+    if not files:
+        raise ConfigError(
+            "no file to write was named; give --onnx model.onnx, --state-dict model.safetensors or "
+            "both"
+        )
+    own = folder / "model.safetensors"
+    if own.resolve() in files:
+        raise ConfigError(f"{own} is the run's own model; choose another name")
+    if len(set(files)) < len(files):
+        raise ConfigError(f"--onnx and --state-dict both name {files[0]}; choose two names")
+
+
+def _write(path: Path, save: Save, trained: TrainedModel, images: Tensor | None) -> None:
     answer = save(trained, path)
     if images is None:
         say(f"{path}: not compared with the run")
@@ -91,8 +91,7 @@ def _write(
     found = check(answer, trained, images)
     result = (
         f"on {found.images} test images, {percent(found.agreement)} of the labels agree with the "
-        "run's "
-        f"and probabilities differ by at most {found.difference:.0e}"
+        f"run's and probabilities differ by at most {found.difference:.0e}"
     )
     if not found.passed:
         path.unlink()

@@ -1,7 +1,7 @@
 """Commands that show what there is: list, config, partition, predict."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedglean.cli.options import configured
+from fedglean.cli.options import complete, configured
 from fedglean.cli.shared import Trust, Use, app
 from fedglean.data.split_file import fitted, save_split
 from fedglean.errors import unknown
@@ -53,10 +53,8 @@ def partition(
     split = fitted(divide_up(config, dataset), dataset)
     screen().print(split_table(split, dataset.train_labels, dataset.classes))
     if leaked := dataset.leaked():
-        print(
-            f"{leaked} of {len(dataset.test_images)} test images are among the training images "
-            "too, pixel for pixel"
-        )
+        tests = len(dataset.test_images)
+        print(f"{leaked} of {tests} test images are among the training images too, pixel for pixel")
     if out is not None:
         bubble_chart(split, dataset.train_labels, dataset.classes, out)
         print(f"picture: {out}")
@@ -98,21 +96,29 @@ LISTS: Mapping[str, Sequence[str]] = {
 def show_list(
     what: Annotated[
         str | None,
-        typer.Argument(help=f"{', '.join(LISTS)}, presets, or a method for its settings."),
+        typer.Argument(
+            help=f"{', '.join(LISTS)}, presets, or a method for its settings.",
+            autocompletion=complete("METHODS"),
+        ),
     ] = None,
     use: Use = None,
 ) -> None:
     """List methods, data sets, models and all else that has a name, or a method's settings."""
     names = Names.of(use)
     methods, presets = names.tables["METHODS"], names.tables["PRESETS"]
-    if what is not None and what not in (*LISTS, *methods, "presets"):
+    tables = []
+    if what is None:
+        tables = [names_table(name, lines_of(names, name)) for name in LISTS]
+    elif what in LISTS:
+        tables = [names_table(what, lines_of(names, what))]
+    elif what in methods:
+        tables = [_settings_table(what, methods[what])]
+    elif what == "presets":
+        tables = _preset_tables(presets)
+    else:
         raise unknown("list or method", what, [*LISTS, *methods, "presets"])
     paper = screen()
-    for name in LISTS if what is None else [what] if what in LISTS else []:
-        paper.print(names_table(name, lines_of(names, name)))
-    if what is not None and what in methods:
-        paper.print(_settings_table(what, methods[what]))
-    for table in _preset_tables(presets) if what == "presets" else ():
+    for table in tables:
         paper.print(table)
     if what is None:
         print(
@@ -122,9 +128,7 @@ def show_list(
 
 
 def lines_of(names: Names, name: str) -> list[tuple[str, str]]:
-    """The summaries of a list; a name that the package does not bring also shows who brought
-    it.
-    """
+    """The summaries of a list, and who brought a name that the package does not."""
     lines = []
     for table in LISTS[name]:
         for key, row in names.tables[table].items():
@@ -139,22 +143,17 @@ def lines_of(names: Names, name: str) -> list[tuple[str, str]]:
 
 def _settings_table(method: str, entry: Entry) -> Table:
     shown = entry.defaults.get("settings", {})
-    rows = [
-        (field.name, str(shown.get(field.name, field.default)), field.metadata.get("help", ""))
-        for field, _ in fields_of(entry.method).values()
-    ]
+    rows = []
+    for name, (field, _) in fields_of(entry.method).items():
+        rows.append((name, str(shown.get(name, field.default)), field.metadata.get("help", "")))
     return names_table(f"settings of {method}: --set NAME=VALUE", rows)
 
 
-def _preset_tables(presets: Mapping[str, Preset]) -> Iterator[Table]:
-    for paper in dict.fromkeys(name.partition("/")[0] for name in presets):
-        rows = [
-            (
-                name,
-                ", ".join(f"{key} {number}" for key, number in (preset.published or {}).items()),
-                preset.summary,
-            )
-            for name, preset in presets.items()
-            if name.startswith(f"{paper}/")
-        ]
-        yield names_table(f"{paper}: --preset NAME, published accuracy in %", rows)
+def _preset_tables(presets: Mapping[str, Preset]) -> list[Table]:
+    papers: dict[str, list[tuple[str, str, str]]] = {}
+    for name, preset in presets.items():
+        paper, _, _ = name.partition("/")
+        numbers = ", ".join(f"{key} {number}" for key, number in (preset.published or {}).items())
+        papers.setdefault(paper, []).append((name, numbers, preset.summary))
+    heading = "--preset NAME, published accuracy in %"
+    return [names_table(f"{paper}: {heading}", rows) for paper, rows in papers.items()]

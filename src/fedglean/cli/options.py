@@ -5,13 +5,15 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, is_dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedglean.errors import ConfigError
-from fedglean.runs.config import FLAT, Config
+from fedglean.names import Names
+from fedglean.runs.config import FLAT, NAMED, Config
 from fedglean.schema import fields_of, read
 
 Parameter = inspect.Parameter
@@ -39,8 +41,10 @@ OUTSIDE = {
 def configured(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a configuration: it gets `options` for `configure`."""
     one_method = {
-        "method": Annotated[str | None, typer.Argument(help=METHOD_HELP)],
-        "preset": _option(str | None, PRESET_HELP, METHOD),
+        "method": Annotated[
+            str | None, typer.Argument(help=METHOD_HELP, autocompletion=complete("METHODS"))
+        ],
+        "preset": _option(str | None, PRESET_HELP, METHOD, table="PRESETS"),
         "file": _option(Path | None, FILE_HELP, METHOD, "--config"),
         "trust": _option(bool, TRUST_HELP, METHOD, "--trust"),
     }
@@ -83,13 +87,13 @@ def _with_options(command: Callable[..., None], more: dict[str, Any]) -> Callabl
 
 
 def with_fields(name: str, kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of a dataclass; it gets them as one, by that
-    name. Fields without a help are not for the command line.
-    """
+    """Give a command an option for every field of a dataclass that has a help.
 
+    The command gets them as one, by that name.
+    """
     options = [
-        _parameter(kind, field_name, field_name, "Options")
-        for field_name, (field, _) in fields_of(kind).items()
+        _parameter(kind, each, each, "Options")
+        for each, (field, _) in fields_of(kind).items()
         if "help" in field.metadata
     ]
 
@@ -118,14 +122,18 @@ def _parameters(kind: Any, section: str = "") -> Iterator[Parameter]:
         if is_dataclass(hint):
             yield from _parameters(hint, name)
         elif path in short and field.default is not True:
-            yield _parameter(kind, name, short[path], section.capitalize() or METHOD)
+            panel = section.capitalize() or METHOD
+            yield _parameter(kind, name, short[path], panel, NAMED.get(path))
 
 
-def _parameter(kind: type, name: str, option: str, panel: str) -> Parameter:
+def _parameter(
+    kind: type, name: str, option: str, panel: str, table: str | None = None
+) -> Parameter:
     """A field as typer takes it; without a name of its own, a flag would get one that denies it."""
     field, hint = fields_of(kind)[name]
     default = Parameter.empty if field.default is MISSING else field.default
-    annotation = _option(hint, help_of(kind, name), panel, f"--{option.replace('_', '-')}")
+    flag = f"--{option.replace('_', '-')}"
+    annotation = _option(hint, help_of(kind, name), panel, flag, table=table)
     return Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -138,23 +146,32 @@ def help_of(kind: type, name: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _option(hint: Any, text: str, panel: str, *names: str) -> Any:
-    return Annotated[hint, typer.Option(*names, help=text, rich_help_panel=panel)]
+def _option(hint: Any, text: str, panel: str, *names: str, table: str | None = None) -> Any:
+    begun = complete(table) if table else None
+    about = typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=begun)
+    return Annotated[hint, about]
+
+
+def complete(*tables: str) -> Callable[[str], list[str]]:
+    """What a shell offers for a name of these tables that was begun."""
+
+    def begun(incomplete: str) -> list[str]:
+        known = chain.from_iterable(Names.of().tables[table] for table in tables)
+        # What has a colon is a form, such as classes:K, and no name that could be taken as it is.
+        return [name for name in known if name.startswith(incomplete) and ":" not in name]
+
+    return begun
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """`key=value`, with the value as TOML reads it or else as text, so that most texts need no
-    quotes.
-    """
+    """`key=value`, the value as TOML reads it or else as text: most texts need no quotes."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
         raise ConfigError(f"'--set {text}' is not an assignment; write '--set key=value'")
     if key in OUTSIDE:
-        raise ConfigError(
-            f"'--set {text}' cannot choose the {key}, which decides what settings there are; "
-            f"{OUTSIDE[key]}"
-        )
+        why = f"'--set {text}' cannot choose the {key}, which decides what settings there are"
+        raise ConfigError(f"{why}; {OUTSIDE[key]}")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedglean.cli.options import assignment
+from fedglean.cli.options import assignment, complete
 from fedglean.cli.shared import INTERRUPTED, Quiet, Trust, app, ended
 from fedglean.errors import UNREADABLE, ConfigError, StorageError, unknown
 from fedglean.names import Names
@@ -21,7 +21,11 @@ from fedglean.trust import allow
 @app.command()
 def reproduce(
     what: Annotated[
-        str | None, typer.Argument(help="A table, figure or theorem; without one, all are listed.")
+        str | None,
+        typer.Argument(
+            help="A table, figure or theorem; without one, all are listed.",
+            autocompletion=complete("STUDIES"),
+        ),
     ] = None,
     cell: Annotated[
         str | None,
@@ -99,12 +103,12 @@ def _list_studies(studies: Mapping[str, Study], cell: str | None) -> None:
         raise ConfigError(
             "--cell needs the name of the table, figure or theorem that it is a part of; give both"
         )
-    rows = [(name, _cells(study.cells), study.title) for name, study in studies.items()]
-    screen().print(
-        names_table(
-            "fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)", rows
-        )
-    )
+    rows = []
+    for name, study in studies.items():
+        parts = f"{len(study.cells)} cells" if len(study.cells) > 1 else ""
+        rows.append((name, parts, study.title))
+    title = "fedglean reproduce NAME (fedglean reproduce NAME --cell list shows its parts)"
+    screen().print(names_table(title, rows))
 
 
 def _named(studies: Mapping[str, Study], what: str, cell: str | None) -> Study:
@@ -121,23 +125,19 @@ def _refuse_senseless(
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be above 0 and at most 1, not {scale:g}")
     given = {"--seeds": seeds != 1, "--scale": scale != 1, "--set": bool(options)}
-    if idle := [word for word, asked in given.items() if asked and word not in study.takes]:
+    idle = [word for word, is_given in given.items() if is_given and word not in study.takes]
+    if idle:
         raise ConfigError(f"{what} does not use {' and '.join(idle)}; leave that out")
 
 
 def _folder(what: str, seeds: int, scale: float, options: Sequence[tuple[str, Any]]) -> str:
-    """Runs that cannot go on from each other are apart; what makes no difference to that is not in
-    the name.
-    """
-    changed = [f"{key}={value}" for key, value in options if FLAT.get(key, key) not in INDIFFERENT]
-    words = [
-        what,
-        *([] if scale == 1 else [f"scale{scale:g}"]),
-        *([] if seeds == 1 else [f"seeds{seeds}"]),
-        *changed,
-    ]
+    """Runs that cannot go on from each other are apart; other options are not in the name."""
+    words = [what]
+    if scale != 1:
+        words.append(f"scale{scale:g}")
+    if seeds != 1:
+        words.append(f"seeds{seeds}")
+    for key, value in options:
+        if FLAT.get(key, key) not in INDIFFERENT:
+            words.append(f"{key}={value}")
     return re.sub(r"[^\w.=-]+", "-", "-".join(words))
-
-
-def _cells(cells: tuple[str, ...]) -> str:
-    return f"{len(cells)} cells" if len(cells) > 1 else ""

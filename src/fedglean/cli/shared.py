@@ -1,6 +1,4 @@
-"""What all commands share: their errors, the options of a configuration, progress, and where output
-goes.
-"""
+"""What all commands share: how errors end them, their order, and options that several take."""
 
 import errno
 import sys
@@ -16,8 +14,7 @@ from typer.core import TyperGroup
 from fedglean.cli.options import help_of
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.names import Names
-from fedglean.report.terminal import Terminal
-from fedglean.report.tracker import TRACKERS, Tracker
+from fedglean.report.tracker import TRACKERS
 from fedglean.runs.config import Config, settings_of
 from fedglean.runs.kinds import kind_of
 from fedglean.version import __version__
@@ -28,21 +25,8 @@ DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
 #: In the order in which a newcomer needs them; any other command comes last.
 ORDER = (
-    "demo",
-    "run",
-    "resume",
-    "compare",
-    "report",
-    "watch",
-    "predict",
-    "export",
-    "partition",
-    "list",
-    "config",
-    "reproduce",
-    "campaign",
-    "tensorboard",
-    "deploy",
+    "demo run resume compare report watch predict export partition list config reproduce campaign "
+    "tensorboard deploy"
 )
 
 
@@ -50,7 +34,7 @@ class Commands(TyperGroup):
     """Turns the errors of every command into one sentence and an exit code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        known = [name for name in ORDER if name in self.commands]
+        known = [name for name in ORDER.split() if name in self.commands]
         return known + [name for name in self.commands if name not in known]
 
     def invoke(self, context: Any) -> Any:
@@ -62,10 +46,9 @@ class Commands(TyperGroup):
             setting = error.option_name.lstrip("-").replace("-", "_")
             takes_settings = any(option.name == "set" for option in error.ctx.command.params)
             names = Names.of()
-            having = [
-                each for each in names.tables["METHODS"] if setting in settings_of(each, names)
-            ]
-            if not takes_settings or not having:
+            methods = names.tables["METHODS"]
+            is_setting = any(setting in settings_of(method, names) for method in methods)
+            if not takes_settings or not is_setting:
                 raise
             hint = f"a method's setting is given as --set {setting}=VALUE"
             sentence = f"error: there is no option {error.option_name}; {hint}"
@@ -90,6 +73,9 @@ Track = Annotated[
     typer.Option(
         help=f"What else is told of every round, as in tensorboard,wandb: {', '.join(TRACKERS)}."
     ),
+]
+Seeds = Annotated[
+    int, typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Trust = Annotated[
@@ -116,23 +102,14 @@ def _start(
     """Federated semi-supervised learning: few labels, many clients whose data never leaves them."""
 
 
-def with_terminal(track: str | None, quiet: bool) -> list[str | Tracker]:
+def with_terminal(track: str | None, quiet: bool) -> list[str]:
     """The trackers that were asked for, and the terminal's line."""
-    shown: list[str | Tracker] = [] if quiet else [Terminal()]
+    shown = [] if quiet else ["terminal"]
     return [*shown, *(track or "").split(",")]
 
 
 def say(text: str) -> None:
     print(text, flush=True)
-
-
-def free(folder: Path) -> Path:
-    """The folder itself, or with a number behind its name if it exists."""
-    number, place = 1, folder
-    while place.exists():
-        number += 1
-        place = folder.with_name(f"{folder.name}-{number}")
-    return place
 
 
 @contextmanager

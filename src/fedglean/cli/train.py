@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedglean.cli.compare import go_on_comparing
+from fedglean.cli.compare import show_comparison
 from fedglean.cli.deploy import resume_hub
 from fedglean.cli.options import configured
-from fedglean.cli.shared import Quiet, Track, Trust, app, free, resumable, with_terminal
+from fedglean.cli.shared import Quiet, Seeds, Track, Trust, app, resumable, with_terminal
 from fedglean.errors import StorageError
 from fedglean.report.plots import learning_curves
 from fedglean.report.terminal import Terminal, demo_table, results_table, screen
@@ -38,20 +38,26 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="The run folder; by default a new one in runs/.")
     ] = None,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, help="How many seeds to train side by side, counting up from --seed."),
-    ] = 1,
+    seeds: Seeds = 1,
     track: Track = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a method; configuration, metrics, model and picture go into a run folder."""
     config = configure(**options)
     which = f"{seeds}-seeds" if seeds > 1 else f"seed{config.seed}"
-    folder = out or free(Path("runs", f"{config.method}-{config.data.name}-{which}"))
+    folder = out or _free(Path("runs", f"{config.method}-{config.data.name}-{which}"))
     with resumable(folder):
         runs = train(seeds=seeds, config=config, out=folder, track=with_terminal(track, quiet))
     _show(runs)
+
+
+def _free(folder: Path) -> Path:
+    """The folder itself, or with a number behind its name if it exists."""
+    number, place = 1, folder
+    while place.exists():
+        number += 1
+        place = folder.with_name(f"{folder.name}-{number}")
+    return place
 
 
 @app.command()
@@ -67,19 +73,17 @@ def resume(
     """Continue an interrupted run, or show the result of a finished one."""
     if trust:
         allow(folder)
-    kind = kind_of(folder)
-    if kind is Kind.FEDERATION:
+    if kind_of(folder) is Kind.FEDERATION:
         raise typer.Exit(resume_hub(folder))
-    if kind is Kind.COMPARISON:
-        go_on_comparing(folder, track, quiet)
-        return
     rounds: list[Lines] = []
     with resumable(folder):
-        runs = go_on(folder, rounds.append, with_terminal(track, quiet))
-    if not rounds:
-        print(f"{folder} is already finished")
-    assert isinstance(runs, Runs), "a comparison was shown above"
-    _show(runs)
+        found = go_on(folder, rounds.append, with_terminal(track, quiet))
+    if isinstance(found, Runs):
+        if not rounds:
+            print(f"{folder} is already finished")
+        _show(found)
+    else:
+        show_comparison(found)
 
 
 def _show(runs: Runs) -> None:
@@ -108,11 +112,10 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare SemiFL on digits and 20 labels with those labels alone, and with all labels."""
-    _cleared(out)
+    _clear(out)
     results: dict[str, Runs] = {}
     for label, options in DEMO.items():
-        # Stacked, for then the seeds run side by side, and the numbers do not depend on what `auto`
-        # finds.
+        # Stacked: then seeds run side by side, and numbers do not depend on what `auto` finds.
         config = configure(data="digits", clients=20, executor="stack", **options)
         shown = Trackers([] if quiet else [Terminal(f"{label:<11}")])
         results[label] = train_seeds(config, seeds, out / config.method, shown)
@@ -122,13 +125,12 @@ def demo(
     print(f"picture: {learning_curves(results, out / 'curves.png', title)}")
 
 
-def _cleared(out: Path) -> None:
+def _clear(out: Path) -> None:
     """Remove an earlier demo, and nothing else."""
     places, mark = [out / options["method"] for options in DEMO.values()], out / "demo.json"
     if not mark.exists() and (any(map(Path.exists, places)) or kind_of(out) is Kind.RUN):
-        raise StorageError(
-            f"{out} holds runs that are not from a demo; choose another folder with --out"
-        )
+        told = f"{out} holds runs that are not from a demo"
+        raise StorageError(f"{told}; choose another folder with --out")
     check_holds_no_several(out)
     for place in places:
         shutil.rmtree(place, ignore_errors=True)

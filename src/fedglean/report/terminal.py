@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from rich.box import ROUNDED
+from rich.box import ROUNDED, Box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,9 +24,19 @@ PLAIN_LINES, PLAIN_SECONDS = 5, 60.0
 
 
 def screen() -> Console:
-    """Standard output; wide where no terminal folds it, for `grep` and log files."""
+    """Standard output."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=160, highlight=False)
+    return console if console.is_terminal else Plain(width=160, highlight=False)
+
+
+class Plain(Console):
+    """For `grep` and log files: wide, because no terminal folds it, and no line ends in blanks."""
+
+    def print(self, *things: Any, **options: Any) -> None:
+        with self.capture() as printed:
+            super().print(*things, **options)
+        for line in printed.get().splitlines():
+            print(line.rstrip())
 
 
 class Terminal:
@@ -139,42 +149,42 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return (
-        f"{minutes} min {rest:02d} s"
-        if minutes < 60
-        else f"{minutes // 60} h {minutes % 60:02d} min"
-    )
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def size(count: int) -> str:
     """Bytes as people say them."""
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
+    if count < 1000:
+        return f"{count} B"
+    value = count / 1000
+    for unit in ("kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.1f} {unit}"
         value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{value:.1f} TB"
 
 
 def results_table(runs: Runs) -> Table:
-    """A row a predictor: the last round and the best one in columns of their own; of several seeds
-    mean and standard deviation, the worst and the best seed in brackets.
-    """
-    if len(runs) > 1:
-        table = _table(runs.title, "predictor", "last >", "best >")
-        for name in runs.names:
-            last, best = runs.score(name)
-            table.add_row(name, _with_deviation(last.spread), _with_deviation(best.spread))
-        table.caption = f"{duration(runs.seconds)} for {len(runs)} seeds"
-        return table
-    table = _table(runs.title, "predictor", "last >", "best >", "in round >")
+    """A row a predictor: the last round and the best one in columns of their own."""
+    several = len(runs) > 1
+    headings = ["predictor", "last >", "best >"]
+    if not several:
+        headings.append("in round >")
+    table = _table(runs.title, *headings)
     for name in runs.names:
         last, best = runs.score(name)
-        table.add_row(name, percent(last.accuracy), percent(best.accuracy), str(best.round))
+        cells = [spread_text(score.spread, len(runs), " %") for score in (last, best)]
+        if not several:
+            cells.append(str(best.round))
+        table.add_row(name, *cells)
+    if several:
+        table.caption = f"{duration(runs.seconds)} for {len(runs)} seeds"
+        return table
     down, up = runs.bytes_sent
     sent = f"{size(down)} down, {size(up)} up" if down or up else "nothing sent"
     table.caption = f"{duration(runs.seconds)}, {sent}"
@@ -187,18 +197,19 @@ def demo_table(results: Mapping[str, Runs], title: str) -> Table:
     """A row a label; over several seeds the mean, with the worst and the best seed in brackets."""
     table = _table(title, "", "last >", "best >", "seconds >")
     for label, runs in results.items():
-        cells = [_with_range(score.spread, len(runs)) for score in (runs.last, runs.best)]
+        cells = []
+        for spread in (runs.last.spread, runs.best.spread):
+            cells.append(percent(spread.mean) + (f" ({_range(spread)})" if len(runs) > 1 else ""))
         table.add_row(label, *cells, f"{runs.seconds / len(runs):.1f}")
     return table
 
 
-def _with_deviation(spread: Spread) -> str:
-    mean, deviation = 100 * spread.mean, 100 * spread.deviation
-    return f"{mean:.1f} ± {deviation:.1f} % ({_range(spread)})"
-
-
-def _with_range(spread: Spread, seeds: int) -> str:
-    return percent(spread.mean) + (f" ({_range(spread)})" if seeds > 1 else "")
+def spread_text(spread: Spread, seeds: int, unit: str = "") -> str:
+    """In per cent; of several seeds mean, deviation, and the worst and the best in brackets."""
+    mean = f"{100 * spread.mean:.1f}"
+    if seeds == 1:
+        return f"{mean}{unit}"
+    return f"{mean} ± {100 * spread.deviation:.1f}{unit} ({_range(spread)})"
 
 
 def _range(spread: Spread) -> str:
@@ -206,37 +217,27 @@ def _range(spread: Spread) -> str:
 
 
 def names_table(title: str, rows: Iterable[tuple[str, ...]]) -> Table:
-    """Names with a line each, without a frame, so that `grep` finds whole lines; a name is never
-    folded.
-    """
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        show_header=False,
-        padding=(0, 2, 0, 0),
-    )
-    for place, row in enumerate(rows):
-        if place == 0:
-            for column in range(len(row)):
-                table.add_column(no_wrap=column == 0)
+    """Names with a line each, so that `grep` finds whole lines; a name is never folded."""
+    table = new_table(title, box=None)
+    table.show_header, table.padding = False, (0, 2, 0, 0)
+    for row in rows:
+        while len(table.columns) < len(row):
+            table.add_column(no_wrap=not table.columns)
         table.add_row(*map(escape, row))
     return table
 
 
 def _table(title: str, *headings: str) -> Table:
     """A heading that ends in ">" is of a column of numbers."""
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=ROUNDED,
-    )
+    table = new_table(title)
     for heading in headings:
-        right = heading.endswith(" >")
-        table.add_column(
-            heading.removesuffix(" >"), justify="right" if right else "left", no_wrap=right
-        )
+        name = heading.removesuffix(" >")
+        is_number = name != heading
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     return table
+
+
+def new_table(title: str, box: Box | None = ROUNDED) -> Table:
+    """With its title on the left above it."""
+    look: dict[str, Any] = {"title_justify": "left", "caption_justify": "left", "box": box}
+    return Table(title=escape(title), title_style="bold", **look)

@@ -11,7 +11,7 @@
 New files are written beside the old ones and fsynced, a new current.json among them under the name
 next.json; its renaming is the one moment at which a round becomes done. What it does not name is
 left over from a killed process and is removed. Several seeds that go side by side have one such
-moment in common: see `folder.commit`.
+moment in common: see `rounds.commit`.
 """
 
 import json
@@ -58,9 +58,7 @@ class Checkpoints:
         changed: set[int],
         notes: Mapping[str, Any],
     ) -> None:
-        """Write `done` rounds beside what counts until `commit`; only clients that changed are
-        written anew.
-        """
+        """Write `done` rounds beside what counts until `commit`; of clients, those that changed."""
         make_folder(self.folder)
         self._put("state", f"state-{done:06d}.safetensors", state)
         for client in sorted(changed):
@@ -76,9 +74,7 @@ class Checkpoints:
         self._tidy()
 
     def settle(self, done: int) -> None:
-        """Commit what was staged when the process ended, if it belongs to rounds that are known to
-        be done.
-        """
+        """Commit what was staged when the process ended, if those rounds are known to be done."""
         if self.next.exists() and self._read(self.next)["done"] <= done:
             with written_safely(self.current):
                 move(self.next, self.current)
@@ -109,9 +105,7 @@ class Checkpoints:
         return None
 
     def notes(self) -> dict[str, Any]:
-        """What was noted with the last finished round; nothing where no round was, or where that
-        cannot be read.
-        """
+        """What was noted with the last finished round, as far as that can be read."""
         with suppress(StorageError):
             return self._read(self.current)
         return {}
@@ -120,15 +114,11 @@ class Checkpoints:
         try:
             sealed = json.loads(path.read_bytes())
             content: dict[str, Any] = sealed["content"]
-            sound = sealed["sha256"] == digest_of_json(content)
+            is_sound = sealed["sha256"] == digest_of_json(content)
         except UNREADABLE as error:
-            raise StorageError(
-                f"{path} is damaged and cannot be read ({error}); restore it, or start a new run"
-            ) from error
-        if not sound:
-            raise StorageError(
-                f"{path} is damaged: its checksum does not match; restore it, or start a new run"
-            )
+            raise _damage(path, f" and cannot be read ({error})") from error
+        if not is_sound:
+            raise _damage(path)
         return content
 
     def _put(self, name: str, file: str, content: Tree) -> None:
@@ -143,9 +133,7 @@ class Checkpoints:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if digest(content) != entry["sha256"]:
-            raise StorageError(
-                f"{path} is damaged: its checksum does not match; restore it, or start a new run"
-            )
+            raise _damage(path)
         return unpack(content, path, net)[0]
 
     def _tidy(self) -> None:
@@ -154,3 +142,7 @@ class Checkpoints:
             for path in self.folder.iterdir():
                 if path.name not in named:
                     path.unlink(missing_ok=True)
+
+
+def _damage(path: Path, how: str = ": its checksum does not match") -> StorageError:
+    return StorageError(f"{path} is damaged{how}; restore it, or start a new run")

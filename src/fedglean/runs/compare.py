@@ -1,5 +1,4 @@
-"""Compare methods on the same splits: which is best, at what cost, and whether the unlabelled
-clients helped.
+"""Compare methods on the same splits: which is best, and did the unlabelled clients help?
 
     compare.json      what is compared, written first; the numbers too once all is done
     NAME/seed-K/      a run folder for each method and seed
@@ -10,8 +9,8 @@ the seeds of one method share a stack.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -24,7 +23,7 @@ from fedglean.engine.task import PartyError
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.report.page import write_page
 from fedglean.report.plots import cost_curves
-from fedglean.report.tracker import Trackers
+from fedglean.report.tracker import OnRound, Track, Trackers, trackers_of
 from fedglean.runs.experiment import dataset_of, settled_for
 from fedglean.runs.kinds import Kind, check_is_free, kind_of
 from fedglean.runs.plan import Named, Plan, divide, read_record, split_for
@@ -34,14 +33,12 @@ from fedglean.runs.verdict import Help, Row, answer, did_it_help, leader, rows
 from fedglean.schema import write
 from fedglean.sealed import make_folder, write_whole
 
-#: Fresh ones for each method.
-MakeTrackers = Callable[[], Trackers]
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """All results by label, the rows of the table, and the answer to whether the unlabelled clients
-    helped; of one that was read before it was done, the results so far.
+    """Results by label, the rows of the table, and whether the unlabelled clients helped.
+
+    One that was read before it was done has the results so far.
     """
 
     plan: Plan
@@ -85,38 +82,31 @@ def named_methods(methods: str | Iterable[str] | Named) -> Named:
 
 
 def carry_out(
-    plan: Plan, out: Path | None = None, make_trackers: MakeTrackers = Trackers
+    plan: Plan, out: Path | None = None, track: Track = (), on_round: OnRound | None = None
 ) -> Comparison:
-    """Train what was not trained yet, and compare. Given the same plan and folder again, it goes
-    on.
-    """
+    """Train what was not trained yet, and compare; given the same again, it goes on."""
     if out is not None:
         _claim(out, plan)
     with settled_for(plan.shared):
-        return _carry_out(plan, out, make_trackers)
-
-
-def _carry_out(plan: Plan, out: Path | None, make_trackers: MakeTrackers) -> Comparison:
-    dataset = plan.dataset or dataset_of(plan.shared)
-    splits = divide(plan.shared, plan.seeds, dataset)
-    results: dict[str, Runs] = {}
-    failed: dict[str, str] = {}
-    for entry in plan.entries:
-        mine = [split_for(entry, split, dataset) for split in splits]
-        trackers = make_trackers()
-        trackers.label = entry.label
-        given = (entry.config, len(mine))
-        try:
-            if out is None:
-                runs = train_seeds(*given, None, trackers, mine, dataset)
-            else:
-                runs = ensure_seeds(*given, out / entry.folder, trackers, mine, dataset)
-            results[entry.label] = runs
-        except (RoundError, PartyError) as error:
-            failed[entry.label] = _reason(error)
-    if not results:
-        raise RoundError(f"no method finished; {entry.label}: {failed[entry.label]}")
-    comparison = _conclude(plan, results, failed, dataset, splits[0], out)
+        dataset = plan.dataset or dataset_of(plan.shared)
+        splits = divide(plan.shared, plan.seeds, dataset)
+        results: dict[str, Runs] = {}
+        failed: dict[str, str] = {}
+        for entry in plan.entries:
+            trackers = Trackers(trackers_of(track, plan.shared.names), on_round, entry.label)
+            mine = [split_for(entry, split, dataset) for split in splits]
+            what = entry.config, len(mine)
+            try:
+                if out is None:
+                    runs = train_seeds(*what, None, trackers, mine, dataset)
+                else:
+                    runs = ensure_seeds(*what, out / entry.folder, trackers, mine, dataset)
+                results[entry.label] = runs
+            except (RoundError, PartyError) as error:
+                failed[entry.label] = _reason(error)
+        if not results:
+            raise RoundError(f"no method finished; {entry.label}: {failed[entry.label]}")
+        comparison = _conclude(plan, results, failed, dataset, splits[0], out)
     if out is not None:
         _write(comparison, out)
     return comparison
@@ -135,16 +125,14 @@ def _claim(out: Path, plan: Plan) -> None:
     kind = kind_of(out)
     if kind is Kind.COMPARISON:
         if read_record(out).plan().mark() != plan.mark():
-            raise StorageError(
-                f"{out} holds another comparison; choose another folder with --out, or remove that "
-                "one"
-            )
+            how = "choose another folder with --out, or remove that one"
+            raise StorageError(f"{out} holds another comparison; {how}")
         return
     if kind is not None:
         raise StorageError(f"{out} holds a run; choose another folder with --out")
     check_is_free(out)
     make_folder(out)
-    write_whole(out / "compare.json", json.dumps(_content(plan), indent=1).encode())
+    _write_record(out, _content(plan))
 
 
 def _conclude(
@@ -163,39 +151,37 @@ def _conclude(
         guess = run.model.logits(dataset.test_images).argmax(-1).cpu()
         return (guess == dataset.test_labels).double()
 
-    judged, floors = (
-        [results[label] for label in labels if label in results] for labels in (methods, alone)
-    )
+    judged = [results[label] for label in methods if label in results]
+    floors = [results[label] for label in alone if label in results]
     gains = did_it_help(judged, floors, right)
-    told = answer(gains, any(len(part) for part in split.unlabelled))
+    told = answer(gains, any(map(len, split.unlabelled)))
     table = rows(results, best, right)
     return Comparison(plan, results, failed, best, table, gains, told, out)
 
 
 def _write(comparison: Comparison, out: Path) -> None:
     plan = comparison.plan
-    content = _content(plan) | {
-        "failed": dict(comparison.failed),
-        "best": comparison.best,
-        "rows": [asdict(row) for row in comparison.rows],
-        "helped": [{**asdict(each), "answer": each.answer} for each in comparison.helped],
-        "answer": comparison.answer,
-    }
     at_one_place = [each.label for each in plan.entries if not each.federated]
     cost_curves(comparison.results, out / "curves.png", plan.title, at_one_place)
-    write_whole(out / "compare.json", json.dumps(content, indent=1).encode())
+    content = {
+        "failed": dict(comparison.failed),
+        "best": comparison.best,
+        "rows": write(comparison.rows),
+        "helped": [write(each) | {"answer": each.answer} for each in comparison.helped],
+        "answer": comparison.answer,
+    }
+    _write_record(out, _content(plan) | content)
     write_page([out], out / "report.html", plan.title)
 
 
+def _write_record(out: Path, content: Mapping[str, Any]) -> None:
+    write_whole(out / "compare.json", json.dumps(content, indent=1).encode())
+
+
 def _content(plan: Plan) -> dict[str, Any]:
-    entries = [
-        {
-            "label": each.label,
-            "folder": each.folder,
-            "reference": each.reference,
-            "labels_alone": each.labels_alone,
-            "config": write(each.config),
-        }
-        for each in plan.entries
-    ]
+    entries = []
+    for each in plan.entries:
+        kind = {"reference": each.reference, "labels_alone": each.labels_alone}
+        own = {"label": each.label, "folder": each.folder, **kind, "config": write(each.config)}
+        entries.append(own)
     return {"seeds": list(plan.seeds), "notes": list(plan.notes), "entries": entries}

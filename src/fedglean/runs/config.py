@@ -5,7 +5,6 @@ It comes from layers, each stronger than the one before: the defaults here, thos
 dictionary of the same shape as the TOML that `to_toml` writes.
 """
 
-import hashlib
 import json
 import os
 import tomllib
@@ -24,6 +23,7 @@ from fedglean.methods import ALIASES
 from fedglean.models import NORMS
 from fedglean.names import Names
 from fedglean.schema import BESIDE, fields_of, read, setting, shown, values, write
+from fedglean.sealed import digest_of_json
 
 Layer = Mapping[str, Any]
 #: What stands for None where TOML needs a value.
@@ -116,9 +116,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines a run. `settings` holds all settings of the method, not only those
-    chosen.
-    """
+    """Everything that determines a run; `settings` has all of the method's, not only the chosen."""
 
     method: str
     settings: Mapping[str, Any]
@@ -178,25 +176,23 @@ FLAT: Mapping[str, str] = _short_names()
 def resolve(
     method: str | None, *layers: Layer, foreign: Layer | None = None, names: Names | None = None
 ) -> Config:
-    """The configuration that the layers add up to, the last one strongest; `method` overrides that
-    of a layer.
+    """The configuration that the layers add up to, the last one strongest.
 
-    `foreign` is the layer that somebody else may have written: code that it alone names runs only
-    if it ran for this user before. `names` are known where the file that brings them was read.
+    `method` overrides that of a layer. `foreign` is the layer that somebody else may have written:
+    code that it alone names runs only if it ran for this user before. `names` are known where the
+    file that brings them was read.
     """
     if method is not None:
         layers = (*layers, {"method": method})
     names = _with_imports(names or _names_of(layers, foreign), layers, foreign)
     name = _method_name(layers, names)
-    is_closed = names.is_closed_to("METHODS", name)
+    is_closed = names.is_closed_to("METHODS", name)  # its code may not run, and is not needed
     merged: Layer = {table: {} for table in ("settings", *SECTIONS)}
-    for layer in layers if is_closed else (names.find("METHODS", name).defaults, *layers):
+    if not is_closed:
+        merged = _merged(merged, names.find("METHODS", name).defaults)
+    for layer in layers:
         merged = _merged(merged, layer)
     _refuse_unknown(merged, [] if is_closed else settings_of(name, names))
-    for table in ("settings", *SECTIONS):
-        if not isinstance(merged[table], Mapping):
-            given = shown(merged[table])
-            raise ConfigError(f"{table} must be a table, [{table}] in TOML, not {given}")
     settings = merged["settings"]
     if not is_closed:
         _refuse_hidden(name, names)
@@ -206,11 +202,13 @@ def resolve(
     config = replace(read(Config, parts, none=NONE), names=names)
     _check_names(config)
     _check_engine(config.engine)
-    if not is_closed and not make_method(config).drops and config.model.dropout:
-        raise ConfigError(
-            f"model.dropout = {config.model.dropout:g} has no effect with {name} as set here; "
-            "set it to 0, or use fed-shvr with perturb = dropout"
-        )
+    if not is_closed:
+        made = make_method(config)  # which may refuse settings
+        if config.model.dropout and not made.drops:
+            raise ConfigError(
+                f"model.dropout = {config.model.dropout:g} has no effect with {name} as set here; "
+                "set it to 0, or use fed-shvr with perturb = dropout"
+            )
     return config
 
 
@@ -222,8 +220,7 @@ def configure(
     is_own: bool = True,
     **options: Any,
 ) -> Config:
-    """A configuration from flat options: `data="digits"`, `labels="hub:20"`, `rate=0.1`,
-    `**{"split.labels": "all"}`.
+    """A configuration from options: `data="digits"`, `rate=0.1`, `**{"split.labels": "all"}`.
 
     Options that are None count as not given; nested dictionaries are taken as they are. Code that
     only the file names runs if `trust` says so, or if this user has run it before; and so does
@@ -263,18 +260,14 @@ def configure(
 
 
 def make_method(config: Config) -> Method:
-    """The method with the configuration's settings; it may refuse settings that do not go
-    together.
-    """
+    """The method with its settings; it may refuse some that do not go together."""
     names, chosen = config.names, config.model.optimiser
     method: Method = names.find("METHODS", config.method).method(**config.settings)
     if chosen is None:
         return method
     if method.needs_sgd and chosen != "sgd":
-        raise ConfigError(
-            f"{config.method} holds for steps of SGD alone and cannot train with '{chosen}'; leave "
-            "out the optimiser"
-        )
+        what = f"{config.method} holds for steps of SGD alone and cannot train with '{chosen}'"
+        raise ConfigError(f"{what}; leave out the optimiser")
     return replace(method, optimiser=names.find("OPTIMISERS", chosen).make)
 
 
@@ -283,8 +276,7 @@ INDIFFERENT = ("engine.checkpoint_every", "engine.workers", "engine.placement")
 
 
 def fingerprint(config: Config) -> str:
-    """A name for the result: configurations that share it train the same model and write the same
-    history.
+    """A name for the result: who shares it trains the same model and writes the same history.
 
     Where a published set lies does not matter, for its pixels are checked; a user's own images are
     known by their place alone. Code that is not the package's own counts by what it says, wherever
@@ -306,26 +298,20 @@ def fingerprint(config: Config) -> str:
         del parts["data"]["root"]
     for name in SECTIONS:
         parts[name] = {key: value for key, value in parts[name].items() if value is not None}
-    return hashlib.sha256(
-        json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    return digest_of_json(parts, (",", ":"))
 
 
 def to_toml(config: Config) -> str:
     """The whole configuration as text that `read_toml` and `resolve` turn into an equal one."""
     parts = write(config)
     tables = {name: parts.pop(name) for name in ("settings", *SECTIONS)}
-    texts = [_toml_lines(parts)]
-    texts += [
-        f"[{name}]\n{_toml_lines(table, name == 'settings')}" for name, table in tables.items()
-    ]
-    text = "\n".join(texts)
-    if config.holders:
-        says = "file" if config.split.file else "data.root"
-        text = text.replace(
-            "[split]\n",
-            f"[split]\n# {says} says who holds what; partition, labels and clients do not\n",
-        )
+    text = _toml_lines(parts)
+    for name, table in tables.items():
+        text += f"\n[{name}]\n"
+        if name == "split" and config.holders:
+            says = "file" if config.split.file else "data.root"
+            text += f"# {says} says who holds what; partition, labels and clients do not\n"
+        text += _toml_lines(table, with_none=name == "settings")
     return text
 
 
@@ -404,18 +390,12 @@ def _method_name(layers: Sequence[Layer], names: Names) -> str:
             "no method was named; name one, such as semifl ('fedglean list methods' shows them all)"
         )
     if not isinstance(chosen, str):
-        raise ConfigError(
-            f"a method is given by its name, not as {chosen!r}; the file of one's own goes into "
-            "`use`"
-        )
+        how = "the file of one's own goes into `use`"
+        raise ConfigError(f"a method is given by its name, not as {chosen!r}; {how}")
     known = names.tables["METHODS"]
-    if chosen in known:
-        return chosen
-    if chosen in ALIASES:
-        return ALIASES[chosen]
-    if names.closed is None:
+    if chosen not in known and chosen not in ALIASES and names.closed is None:
         raise unknown("method", chosen, [*known, *ALIASES])
-    return chosen
+    return chosen if chosen in known else ALIASES.get(chosen, chosen)
 
 
 def _refuse_ignored(config: Config, given: Layer) -> None:

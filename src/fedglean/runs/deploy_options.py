@@ -1,6 +1,4 @@
-"""How a hub and a branch are started: the command line's options, and what a run folder keeps of
-them.
-"""
+"""How a hub and a branch are started: options, and what a run folder keeps of them."""
 
 import json
 import re
@@ -24,9 +22,8 @@ class Address(NamedTuple):
     def read(cls, text: str) -> Self:
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(
-                f"'{text}' is not an address; write it as host:port, such as hub.example.org:8000"
-            )
+            how = "write it as host:port, such as hub.example.org:8000"
+            raise ConfigError(f"'{text}' is not an address; {how}")
         return cls(host, int(port))
 
     def __str__(self) -> str:
@@ -77,9 +74,8 @@ class HubOptions:
         try:
             return schema.read(cls, json.loads(path.read_bytes()))
         except (*UNREADABLE, ConfigError) as error:
-            raise StorageError(
-                f"{path} cannot be read ({error}); start the hub with all its options again"
-            ) from error
+            how = "start the hub with all its options again"
+            raise StorageError(f"{path} cannot be read ({error}); {how}") from error
 
     def save(self) -> None:
         """Paths are written in full: whoever reads them may work in another folder."""
@@ -105,9 +101,7 @@ class HubOptions:
 
 
 def read_admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
-    """`NUMBER=FILE`, or files in the order of the branches' numbers; each a branch's own public
-    key.
-    """
+    """The branches' public keys, as `NUMBER=FILE` or as files in the order of their numbers."""
     found: dict[int, Path] = {}
     for place, text in enumerate(texts):
         named = re.fullmatch(r"(\d+)=(.+)", text)

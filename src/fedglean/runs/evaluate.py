@@ -22,25 +22,19 @@ Predictor = Model | Mixture
 def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
     """Raw outputs for uint8 images, in batches that fit a CPU's cache or fill a GPU."""
     batch = 8192 if images.is_cuda else 500
-    unused = torch.zeros(len(images), dtype=torch.long, device=images.device)
+    parts = []
     with torch.no_grad():
-        parts = [
-            predictor.evaluate(
-                channels_last(view("plain", part, keys, setting.recipe, setting.dtype))
-            )
-            for part, keys in zip(
-                torch.split(images, batch), torch.split(unused, batch), strict=True
-            )
-        ]
+        for part in torch.split(images, batch):
+            unused = torch.zeros(len(part), dtype=torch.long, device=images.device)
+            pixels = view("plain", part, unused, setting.recipe, setting.dtype)
+            parts.append(predictor.evaluate(channels_last(pixels)))
     return torch.cat(parts)
 
 
 def plain_logits(
     predictor: Predictor, images: Tensor, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """`logits` outside a run, where only the data's mean and deviation are known; the model says
-    the rest.
-    """
+    """`logits` outside a run, where only the data's mean and deviation are known."""
     model = predictor.models[0] if isinstance(predictor, Mixture) else predictor
     weight = next(iter(model.parameters.values()))
     setting = Setting(Recipe(tuple(mean), tuple(std), flip=False, pad=0), weight.dtype)
@@ -72,9 +66,7 @@ class Tally:
 
 @dataclass
 class Evaluator:
-    """Holds the test set and, in a simulation, the truth; watches pseudo-labels go by without
-    telling anybody.
-    """
+    """Holds the test set and, in a simulation, the truth; tells no party of what it sees."""
 
     test_images: Tensor
     test_labels: Tensor
@@ -90,15 +82,11 @@ class Evaluator:
         right = (guess.probabilities.argmax(-1) == truth) & known
         trusted = guess.trusted
         # One look at a GPU's numbers, not five.
-        counts = (
-            torch.stack([trusted, known, right, trusted & known, trusted & right]).sum(1).tolist()
-        )
-        self.tally += Tally(len(truth), *counts)
+        counts = torch.stack([trusted, known, right, trusted & known, trusted & right]).sum(1)
+        self.tally += Tally(len(truth), *counts.tolist())
 
     def count(self, seen: int, trusted: int) -> None:
-        """Count pseudo-labels of which nothing else is told: those of a branch, whose truth nobody
-        knows.
-        """
+        """Count pseudo-labels of a branch, whose truth nobody knows."""
         self.tally += Tally(seen, trusted)
 
     def pseudo(self) -> dict[str, float]:

@@ -1,6 +1,4 @@
-"""From a configuration to all that a run needs: data handed out, models to start from, an engine
-that serves.
-"""
+"""From a configuration to all that a run needs: data handed out, models, an engine."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -69,9 +67,7 @@ class Experiment:
 
 
 def prepare(config: Config, split: Split | None = None) -> Experiment:
-    """Load, divide and check everything; whatever is wrong with the input is reported here, before
-    any work.
-    """
+    """Load, divide and check everything: whatever is wrong with the input is reported here."""
     return prepare_seeds(config, [config.seed], None if split is None else [split])[0]
 
 
@@ -81,22 +77,20 @@ def prepare_seeds(
     splits: Sequence[Split] | None = None,
     dataset: Dataset | None = None,
 ) -> list[Experiment]:
-    """One experiment per seed. They share the data set, the method and the executor, so that they
-    can share a stack. A data set that is there already is not loaded again.
+    """One experiment a seed, which share data set, method and executor and so can share a stack.
+
+    A data set that is there already is not loaded again.
     """
     device = chosen_device(config.engine.device)
-    config.names.find("PLACEMENTS", config.engine.placement).check(config)
+    placement = config.names.find("PLACEMENTS", config.engine.placement)
+    placement.check(config)
     method = make_method(config)
     dataset = dataset or dataset_of(config)
     configs = [replace(config, seed=seed) for seed in seeds]
-    splits = [
-        fitted(each, dataset) for each in splits or [divide_up(each, dataset) for each in configs]
-    ]
-    dataset = replace(
-        dataset,
-        train_images=dataset.train_images.to(device),
-        test_images=dataset.test_images.to(device),
-    )
+    splits = splits or [divide_up(each, dataset) for each in configs]
+    splits = [fitted(split, dataset) for split in splits]
+    train_images, test_images = dataset.train_images.to(device), dataset.test_images.to(device)
+    dataset = replace(dataset, train_images=train_images, test_images=test_images)
     divided = [divide(dataset, split, device) for split in splits]
     for federation, _ in divided:
         method.check(federation.declared, len(federation.hub))
@@ -106,11 +100,11 @@ def prepare_seeds(
     aggregate = aggregate_of(config)
     experiments = []
     for each, split, (federation, truth) in zip(configs, splits, divided, strict=True):
-        settled = replace(each, engine=replace(each.engine, executor=chosen))
-        evaluator = Evaluator(dataset.test_images, dataset.test_labels.to(device), truth, setting)
+        final = replace(each, engine=replace(each.engine, executor=chosen))
+        evaluator = Evaluator(test_images, dataset.test_labels.to(device), truth, setting)
         clients = Clients(federation, executor, each.gate.stretch, aggregate)
         exchanger = Exchanger(
-            config.names.find("PLACEMENTS", config.engine.placement).make(clients, settled),
+            placement.make(clients, final),
             len(federation.declared),
             each.engine.block,
             each.gate.quorum,
@@ -118,14 +112,12 @@ def prepare_seeds(
             observe=evaluator.watch,
         )
         parts = dataset, split, federation, evaluator, executor, exchanger
-        experiments.append(Experiment(settled, method, *parts))
+        experiments.append(Experiment(final, method, *parts))
     return experiments
 
 
 def settled_for(config: Config) -> AbstractContextManager[None]:
-    """While it is computed: torch as the configuration says. Whoever prepares and plays opens it,
-    for the number of threads and the choice of kernels are part of the result.
-    """
+    """A while in which torch is set as the configuration says, which is part of the result."""
     engine = config.engine
     return settled(chosen_device(engine.device), engine.threads, engine.deterministic)
 
@@ -138,28 +130,25 @@ def dataset_of(config: Config) -> Dataset:
 
 
 def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:
-    views, augmentations = (config.names.tables[table] for table in ("VIEWS", "STRONG"))
-    recipe = Recipe(
-        dataset.mean, dataset.std, dataset.flip, dataset.pad, config.strong, views, augmentations
-    )
-    at_once = 4096 if device.type == "cpu" else 32768
-    cuda = (
-        {"compile": config.engine.compile, "half": config.engine.half}
-        if device.type == "cuda"
-        else {}
-    )
-    return Setting(recipe, getattr(torch, config.engine.dtype), at_once, **cuda)
+    tables, engine = config.names.tables, config.engine
+    look = dataset.mean, dataset.std, dataset.flip, dataset.pad
+    recipe = Recipe(*look, config.strong, tables["VIEWS"], tables["STRONG"])
+    dtype = getattr(torch, engine.dtype)
+    if device.type == "cpu":
+        return Setting(recipe, dtype, 4096)
+    return Setting(recipe, dtype, 32768, compile=engine.compile, half=engine.half)
 
 
 def _executor(config: Config, dataset: Dataset, federation: Federation, setting: Setting) -> str:
     """The executor's name; `auto` replaced by what it stands for here."""
     if config.engine.executor != AUTO:
         return config.engine.executor
-    pools = [
-        mine if len(mine) else its
-        for mine, its in zip(federation.unlabelled, federation.labelled, strict=True)
-    ]
-    pilots = [pool for pool in pools if len(pool)][: min(8, config.engine.block)]
+    pilots = []
+    for unlabelled, labelled in zip(federation.unlabelled, federation.labelled, strict=True):
+        pool = unlabelled if len(unlabelled) else labelled
+        if len(pool):
+            pilots.append(pool)
+    del pilots[min(8, config.engine.block) :]
     return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
 
 
@@ -210,16 +199,15 @@ class ModelMaker:
 
 def _new_model(config: Config, dataset: Dataset, name: str = "model", width: float = 1.0) -> Model:
     channels, height, columns = dataset.train_images.shape[1:]
+    net = config.model
     architecture = Architecture(
-        config.model.name,
+        net.name,
         (channels, height, columns),
         len(dataset.classes),
         width,
-        config.model.norm,
-        config.model.dropout,
-        config.names.net(config.model.name),
+        net.norm,
+        net.dropout,
+        config.names.net(net.name),
     )
-    key = fold_int(config.seed, "initial", name)
-    return architecture.initial(
-        key, getattr(torch, config.engine.dtype), chosen_device(config.engine.device)
-    )
+    key, engine = fold_int(config.seed, "initial", name), config.engine
+    return architecture.initial(key, getattr(torch, engine.dtype), chosen_device(engine.device))

@@ -2,14 +2,13 @@
 
 import json
 import os
-import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,17 +26,10 @@ from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import digest, lock, make_folder, pack, unpack, write_whole
 from fedglean.version import __version__
 
-if TYPE_CHECKING:
-    from fedglean.runs.experiment import Experiment
-
 
 @dataclass
 class Progress:
-    """Where a run stands: rounds done, the hub's state, the clients' states, and the history so
-    far.
-
-    `writing` is the seconds that it took to make the last round safe.
-    """
+    """Where a run stands; `writing` is the seconds that it took to make the last round safe."""
 
     done: int
     state: Any
@@ -64,30 +56,25 @@ class RunFolder:
             raise StorageError(f"{path} is not a run folder: it has no config.toml")
 
     @classmethod
-    def create(cls, path: Path, experiment: "Experiment") -> "RunFolder":
+    def create(cls, path: Path, config: Config, split: Split) -> "RunFolder":
         """A new folder, or an empty one; a folder that holds a run is never overwritten."""
         check_holds_no_several(path)
-        if (path / "config.toml").exists():
-            raise StorageError(_why_not(path, experiment.config))
+        _check_holds_no_run(path, config)
         check_is_free(path)
         make_folder(path)
         with ExitStack() as stack:
-            stack.callback(
-                lock(path / "lock", path)
-            )  # two that begin at once would write into each other
-            if (path / "config.toml").exists():
-                raise StorageError(_why_not(path, experiment.config))
-            save_split(path / "split.json", experiment.split)
+            # Two that begin at once would write into each other.
+            stack.callback(lock(path / "lock", path))
+            _check_holds_no_run(path, config)
+            save_split(path / "split.json", split)
             write_whole(path / "metrics.jsonl", b"")
-            write_whole(path / "config.toml", to_toml(experiment.config).encode())
+            write_whole(path / "config.toml", to_toml(config).encode())
             folder = cls(path)
             folder._lock = weakref.finalize(folder, stack.pop_all().close)
         return folder
 
     def hold(self) -> None:
-        """Keep other processes from writing here, until `release`; into a finished run nobody
-        writes.
-        """
+        """Keep other processes from writing here, until `release`; a finished run is left."""
         if self._lock is None and not self.model_path.exists():
             self._lock = weakref.finalize(self, lock(self.path / "lock", self.path))
 
@@ -112,9 +99,7 @@ class RunFolder:
         return digest((self.path / "split.json").read_bytes())
 
     def load(self, device: torch.device | None = None) -> Progress | None:
-        """The last finished round, on the device that goes on with it, or None where no round was
-        finished.
-        """
+        """The last finished round, on the device that goes on with it, or None of none."""
         self.hold()
         if not self.checkpoints.current.exists():
             played = self._metrics().count(b"\n")
@@ -126,8 +111,9 @@ class RunFolder:
             write_whole(self._metrics_path, b"")
             return None
         self._check_version()
-        done, state, clients, notes = self.checkpoints.load(self.config().names.net)
-        self._check_unchanged(notes["config"])
+        config = self.config()
+        done, state, clients, notes = self.checkpoints.load(config.names.net)
+        self._check_unchanged(config, notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
             raise StorageError(
                 f"{self.path}/split.json is not the one that the run started with; restore that one"
@@ -136,30 +122,29 @@ class RunFolder:
         self._check_history(lines, notes)
         if self._metrics_path.stat().st_size != len(lines):
             write_whole(self._metrics_path, lines)
-        state, clients = tree.to_device(state, device), tree.to_device(clients, device)
-        return Progress(
-            done, state, ClientStates(clients), [json.loads(line) for line in lines.splitlines()]
-        )
+        kept = ClientStates(tree.to_device(clients, device))
+        history = [json.loads(line) for line in lines.splitlines()]
+        return Progress(done, tree.to_device(state, device), kept, history)
 
     def history(self) -> list[dict[str, Any]]:
-        """The rounds so far, for whoever looks on; the checkpoint vouches for all but the newest,
-        which may be half written and is left out then.
+        """The rounds so far, for whoever looks on.
+
+        The checkpoint vouches for all but the newest, which is left out where it is half written.
         """
         notes = self.checkpoints.notes()  # read first: a run at work only adds lines
         content = self._metrics()
         if notes:
             self._check_history(content[: notes["metrics"]], notes)
         whole, _, _ = content.rpartition(b"\n")
-        path = self._metrics_path
+        damaged = f"{self._metrics_path} is damaged: line"
         lines = []
         for number, text in enumerate(whole.splitlines(), 1):
             try:
                 line = json.loads(text)
             except UNREADABLE as error:
-                told = f"line {number} is not JSON ({error})"
-                raise StorageError(f"{path} is damaged: {told}") from error
+                raise StorageError(f"{damaged} {number} is not JSON ({error})") from error
             if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-                raise StorageError(f"{path} is damaged: line {number} is not a round")
+                raise StorageError(f"{damaged} {number} is not a round")
             lines.append(line)
         return lines
 
@@ -179,34 +164,30 @@ class RunFolder:
                 f"'fedglean<0.2', then 'fedglean resume {self.path}'; or start a new run"
             )
 
-    def _check_unchanged(self, seal: str) -> None:
-        config = self.config()
+    def _check_unchanged(self, config: Config, seal: str) -> None:
         if seal != fingerprint(config):
             what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
-            since = (
-                "was changed after the run started, or the run was started by another version of "
-                "fedglean"
+            raise StorageError(
+                f"{what} was changed after the run started, or the run was started by another "
+                "version of fedglean; restore it, or start a new run"
             )
-            raise StorageError(f"{what} {since}; restore it, or start a new run")
 
-    def stage(self, progress: Progress, experiment: "Experiment") -> bool:
+    def stage(self, progress: Progress, config: Config) -> bool:
         """Write the round that was just played; whether there is a checkpoint to commit."""
         length = self._append(progress.history[-1])
-        config = experiment.config
-        due = progress.done % config.engine.checkpoint_every == 0 or progress.done >= config.rounds
-        if due:
-            kept = progress.kept
-            seal = digest(self._metrics(length))
-            notes = {
-                "metrics": length,
-                "metrics_sha256": seal,
-                "config": fingerprint(config),
-                "split": self._split_seal,
-                "version": __version__,
-            }
-            self.checkpoints.stage(progress.done, progress.state, kept.states, kept.changed, notes)
-            kept.changed.clear()
-        return due
+        done, kept = progress.done, progress.kept
+        if done < config.rounds and done % config.engine.checkpoint_every:
+            return False
+        notes = {
+            "metrics": length,
+            "metrics_sha256": digest(self._metrics(length)),
+            "config": fingerprint(config),
+            "split": self._split_seal,
+            "version": __version__,
+        }
+        self.checkpoints.stage(done, progress.state, kept.states, kept.changed, notes)
+        kept.changed.clear()
+        return True
 
     def finish(self, model: TrainedModel, config: Config, rounds: int) -> None:
         """Write the final predictors, in the order in which the method names them."""
@@ -231,10 +212,8 @@ class RunFolder:
     def model(self) -> TrainedModel:
         """The final predictors and what is to be known to use them."""
         if not self.model_path.exists():
-            raise StorageError(
-                f"{self.path} has no final model yet; 'fedglean resume {self.path}' finishes the "
-                "run"
-            )
+            told = f"{self.path} has no final model yet"
+            raise StorageError(f"{told}; 'fedglean resume {self.path}' finishes the run")
         try:
             content = self.model_path.read_bytes()
         except OSError as error:
@@ -242,18 +221,19 @@ class RunFolder:
         config = self.config()  # what it uses may bring the net
         parts, notes = unpack(content, self.model_path, config.names.net)
         if config.use and config.names.holder("MODELS", config.model.name):
-            self._check_unchanged(notes["config"])
+            self._check_unchanged(config, notes["config"])
         predictors = {name: _as_predictor(part) for name, part in parts.items()}
-        classes, mean, std = (tuple(notes[name]) for name in ("classes", "mean", "std"))
-        return TrainedModel(predictors, classes, mean, std)
+        about = [tuple(notes[name]) for name in ("classes", "mean", "std")]
+        return TrainedModel(predictors, *about)
 
     def state(self) -> tuple[int, Any] | None:
         """Rounds done and the hub's state after them, while the run may go on."""
-        found = self.checkpoints.state(self.config().names.net)
+        config = self.config()
+        found = self.checkpoints.state(config.names.net)
         if found is None:
             return None
         done, state, notes = found
-        self._check_unchanged(notes["config"])
+        self._check_unchanged(config, notes["config"])
         return done, state
 
     def _metrics(self, length: int | None = None) -> bytes:
@@ -274,24 +254,6 @@ class RunFolder:
             raise StorageError(f"cannot write {self._metrics_path}: {error.strerror}") from error
 
 
-def commit(
-    played: Sequence[tuple[RunFolder, Progress, "Experiment"]], done: int, group: Path | None
-) -> None:
-    """Make a round that was just played the state of its runs, of all of them or none.
-
-    Of several runs, `group` is the file whose writing decides: what was staged counts from then on,
-    moved or not.
-    """
-    began = time.perf_counter()
-    due = [folder for folder, progress, experiment in played if folder.stage(progress, experiment)]
-    if due and group is not None:
-        write_whole(group, json.dumps({"done": done}).encode())
-    for folder in due:
-        folder.checkpoints.commit()
-    for _, progress, _ in played:
-        progress.writing = (time.perf_counter() - began) / len(played)
-
-
 def _as_tree(predictor: Predictor) -> Any:
     if isinstance(predictor, Mixture):
         return {"models": list(predictor.models), "weights": list(predictor.weights)}
@@ -299,16 +261,19 @@ def _as_tree(predictor: Predictor) -> Any:
 
 
 def _as_predictor(part: Any) -> Predictor:
-    return (
-        Mixture(tuple(part["models"]), tuple(part["weights"])) if isinstance(part, dict) else part
-    )
+    if isinstance(part, dict):
+        return Mixture(tuple(part["models"]), tuple(part["weights"]))
+    return part  # type: ignore[no-any-return]
 
 
-def _why_not(path: Path, config: Config) -> str:
-    there = RunFolder(path)
-    if fingerprint(there.config()) != fingerprint(config):
-        return f"{path} holds a run with another configuration; choose another folder with --out"
-    return (
+def _check_holds_no_run(path: Path, config: Config) -> None:
+    if not (path / "config.toml").exists():
+        return
+    if fingerprint(RunFolder(path).config()) != fingerprint(config):
+        raise StorageError(
+            f"{path} holds a run with another configuration; choose another folder with --out"
+        )
+    raise StorageError(
         f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its "
         "result"
     )

@@ -1,7 +1,6 @@
 """What a comparison will train: its methods, on which splits, and what cannot be compared.
 
-Everything is paired by seed: the split, the initial model and every random choice that methods have
-in common are the same.
+Everything is paired by seed: split, initial model, and all random choices that methods share.
 """
 
 import json
@@ -20,7 +19,15 @@ from fedglean.data.split_file import fitted
 from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.method import Declared
 from fedglean.names import Names
-from fedglean.runs.config import Config, configure, fingerprint, make_method, resolve
+from fedglean.runs.config import (
+    FLAT,
+    Config,
+    configure,
+    fingerprint,
+    make_method,
+    resolve,
+    settings_of,
+)
 from fedglean.runs.experiment import dataset_of, divide_up
 from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.verdict import (
@@ -34,16 +41,8 @@ from fedglean.runs.verdict import (
 )
 from fedglean.schema import read, write
 
-#: What all have in common, by flag and place in a configuration. Model and rounds may be asked for
-#: by one alone.
-SHARED = {
-    "data": "data.name",
-    "partition": "split.partition",
-    "labels": "split.labels",
-    "clients": "split.clients",
-    "model": "model.name",
-    "rounds": "rounds",
-}
+#: Options that all have in common; one alone may ask for its own model and rounds.
+SHARED = ("data", "partition", "labels", "clients", "model", "rounds")
 
 #: Methods, presets or labels with the settings that each has for itself.
 Named = Mapping[str, Mapping[str, Any]]
@@ -63,9 +62,7 @@ class ComparedMethod:
 
     @property
     def federated(self) -> bool:
-        """Whether there are clients to send anything to; a reference at one site is run as if it
-        were a client.
-        """
+        """Whether it has clients to send to; a reference at one site only runs as if it had."""
         return not at_one_place(self.config)
 
     @property
@@ -84,9 +81,7 @@ class Plan:
 
     @property
     def shared(self) -> Config:
-        """The configuration whose data and split all share: the first that is no reference, for
-        references see the others' split in a way of their own.
-        """
+        """Whose data and split all share: references see the split in a way of their own."""
         others = (each.config for each in self.entries if not each.reference)
         return next(others, self.entries[0].config)
 
@@ -115,9 +110,8 @@ class ComparedMethodRecord:
     labels_alone: bool = False
 
     def entry(self) -> ComparedMethod:
-        return ComparedMethod(
-            self.label, self.folder, resolve(None, self.config, foreign=self.config)
-        )
+        config = resolve(None, self.config, foreign=self.config)
+        return ComparedMethod(self.label, self.folder, config)
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,8 @@ class ComparisonRecord:
     def gains(self) -> tuple[Help, ...]:
         known = []
         for each in self.helped:
-            given = {name: value for name, value in each.items() if name != "answer"}
+            given = dict(each)
+            given.pop("answer", None)  # which follows from the rest
             known.append(read(Help, given))
         return tuple(known)
 
@@ -154,35 +149,28 @@ def read_record(folder: Path) -> ComparisonRecord:
     try:
         return read(ComparisonRecord, json.loads((folder / "compare.json").read_bytes()))
     except (ConfigError, *UNREADABLE) as error:
-        raise StorageError(
-            f"{folder} is damaged: its compare.json cannot be read ({error})"
-        ) from error
+        told = f"{folder} is damaged: its compare.json cannot be read ({error})"
+        raise StorageError(told) from error
 
 
 def make_plan(named: Named, seeds: int, options: Mapping[str, Any]) -> Plan:
-    """The plan of a comparison, labels alone included; whatever cannot be compared is refused
-    here.
-    """
+    """The plan of a comparison, labels alone included; what cannot be compared is refused here."""
     _check_words(named, seeds)
     try:
-        entries = [
-            ComparedMethod(label, _slug(label), _configured(label, own, options))
-            for label, own in named.items()
-        ]
+        configs = {label: _configure(label, own, options) for label, own in named.items()}
     except ConfigError:
         _refuse_settings_of_some(named, options)
         raise
+    entries = [ComparedMethod(label, _slug(label), config) for label, config in configs.items()]
     lead = next((each for each in entries if not each.reference), entries[0]).label
     # What it asks for in its own name, it does not ask of the others.
     own = {key: named[lead][key] for key in ("method", "preset") if key in named[lead]}
-    first = _configured(lead, own, options)
+    first = _configure(lead, own, options)
     numbers = tuple(range(first.seed, first.seed + seeds))
     dataset = dataset_of(first)
     splits = divide(first, numbers, dataset)
     notes = _decisions(entries, lead, first, named, options)
-    entries = [
-        replace(each, config=_alike(each, first, splits[0], named[each.label])) for each in entries
-    ]
+    entries = [_align(each, first, splits[0], named[each.label]) for each in entries]
     for floor in floors(splits[0]):
         if not any(each.config.method == floor for each in entries):
             entries.append(_alone(floor, first))
@@ -223,10 +211,11 @@ def _check_words(named: Named, seeds: int) -> None:
             f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets "
             "the first of them"
         )
-    if odd := [label for label, own in named.items() if not isinstance(own, Mapping)]:
-        raise ConfigError(
-            f"the settings of '{odd[0]}' must be a dictionary; {{}} leaves them as they are"
-        )
+    for label, own in named.items():
+        if not isinstance(own, Mapping):
+            raise ConfigError(
+                f"the settings of '{label}' must be a dictionary; {{}} leaves them as they are"
+            )
     if not named:
         raise ConfigError(
             "no method was named; name some, such as semifl ('fedglean list methods' shows them "
@@ -234,7 +223,7 @@ def _check_words(named: Named, seeds: int) -> None:
         )
 
 
-def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
+def _configure(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
     own = dict(own)
     presets = Names.of({**options, **own}.get("use")).tables["PRESETS"]
     preset = own.pop("preset", label if label in presets and "method" not in own else None)
@@ -251,16 +240,15 @@ def _configured(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) 
 
 def _refuse_settings_of_some(named: Named, options: Mapping[str, Any]) -> None:
     """A setting that is meant for all of them must be one of each."""
-    methods = {label: own.get("method", label) for label, own in named.items()}
     names = Names.of(options.get("use"))
-    settings = {
-        label: resolve(name, names=names).settings
-        for label, name in methods.items()
-        if name in names.tables["METHODS"]
-    }
+    settings = {}
+    for label, own in named.items():
+        method = own.get("method", label)
+        if method in names.tables["METHODS"]:
+            settings[label] = settings_of(method, names)
     for key, value in options.items():
-        having = [label for label, own in settings.items() if key in own]
-        lacking = [label for label in settings if label not in having]
+        having = [label for label in settings if key in settings[label]]
+        lacking = [label for label in settings if key not in settings[label]]
         if having and lacking:
             raise ConfigError(
                 f"{lacking[0]} has no setting '{key}'; set it only for those that have it: "
@@ -272,24 +260,29 @@ def _slug(label: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "unnamed"
 
 
-def _alike(entry: ComparedMethod, first: Config, split: Split, own: Mapping[str, Any]) -> Config:
-    """Data, split, model and rounds as the first has them; a model or rounds of its own must be
-    asked for.
-    """
-    count = sum(map(len, (split.hub, *split.labelled)))
-    pooled = {"hub-all": {"labels": "all-hub"}, "fedavg-all": {"labels": "all"}}.get(
-        entry.config.method, {"labels": f"each:{count}", "clients": 1}
-    )
-    mine = replace(first.split, **pooled) if entry.reference else first.split
-    config = replace(entry.config, data=first.data, split=mine)
+def _align(
+    entry: ComparedMethod, first: Config, split: Split, own: Mapping[str, Any]
+) -> ComparedMethod:
+    """With data, split, model and rounds of the first, but for model or rounds of its `own`."""
+    config = replace(entry.config, data=first.data, split=first.split)
+    if config.method == "hub-all":
+        config = replace(config, split=replace(first.split, labels="all-hub"))
+    elif config.method == "fedavg-all":
+        config = replace(config, split=replace(first.split, labels="all"))
+    elif entry.reference:
+        labelled = sum(map(len, (split.hub, *split.labelled)))
+        pooled = replace(first.split, labels=f"each:{labelled}", clients=1)
+        config = replace(config, split=pooled)
     if not {"model", "model.name"} & set(own):
         config = replace(config, model=replace(config.model, name=first.model.name))
-    return config if "rounds" in own else replace(config, rounds=first.rounds)
+    if "rounds" not in own:
+        config = replace(config, rounds=first.rounds)
+    return replace(entry, config=config)
 
 
 def _alone(name: str, first: Config) -> ComparedMethod:
-    """As the first in all but the method and its settings; none of the methods that stand beside it
-    drops units.
+    """As the first in all but the method and its settings, and without dropout, as all that are
+    compared with it.
     """
     general = write(first)
     del general["method"], general["settings"]
@@ -304,11 +297,10 @@ def _decisions(
     named: Named,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """What the first method decides for the others, where they would have it otherwise and the user
-    did not say.
-    """
+    """What the first method decides for others that would have it otherwise."""
     notes = []
-    for name, key in SHARED.items():
+    for name in SHARED:
+        key = FLAT[name]
         if options.get(name, options.get(key)) is not None:
             continue
         value = attrgetter(key)
@@ -325,20 +317,22 @@ def _decisions(
 def _remarks(entries: Sequence[ComparedMethod]) -> list[str]:
     """In what the methods still differ, and what cannot be said because of it."""
     remarks = []
-    having = [each for each in entries if "active" in each.config.settings]
-    shares = {each.label: each.config.settings["active"] for each in having}
+    shares = {}
+    for each in entries:
+        if "active" in each.config.settings:
+            shares[each.label] = each.config.settings["active"]
     if len(set(shares.values())) > 1:
         each_has = ", ".join(f"{label} {share:g}" for label, share in shares.items())
         remarks.append(
             f"the share of clients asked in a round differs ({each_has}); METHOD:active=0.5 sets it"
         )
-    remarks += [
-        f"{each.label} is a reference: {_advantage(each)}" for each in entries if each.reference
-    ]
+    for each in entries:
+        if each.reference:
+            remarks.append(f"{each.label} is a reference: {_advantage(each)}")
     alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
     for each in entries:
-        other = (each.config.model.name, each.config.rounds) not in alone
-        if alone and other and not each.reference:
+        is_alike = (each.config.model.name, each.config.rounds) in alone
+        if alone and not is_alike and not each.reference:
             remarks.append(
                 f"whether {each.label} gained cannot be said: the labels alone train another model "
                 "or other rounds"
@@ -347,10 +341,10 @@ def _remarks(entries: Sequence[ComparedMethod]) -> list[str]:
 
 
 def _advantage(entry: ComparedMethod) -> str:
-    if entry.config.method in ALL_LABELS:
-        place = "hub" if entry.config.method == "hub-all" else "clients"
-        return f"it has all labels, at the {place}"
-    return "it has everybody's images in one place"
+    if entry.config.method not in ALL_LABELS:
+        return "it has everybody's images in one place"
+    place = "hub" if entry.config.method == "hub-all" else "clients"
+    return f"it has all labels, at the {place}"
 
 
 def _check_methods(
@@ -359,14 +353,13 @@ def _check_methods(
     """Every method can work with who has labels."""
     for split in splits:
         for entry in entries:
-            error = _refusal(entry, split_for(entry, split, dataset))
+            error = _refusal(entry.config, split_for(entry, split, dataset))
             if error is None:
                 continue
             able = []
             names = entry.config.names
             for name in names.tables["METHODS"]:
-                other = ComparedMethod(name, "", resolve(name, names=names))
-                if _refusal(other, split) is None:
+                if _refusal(resolve(name, names=names), split) is None:
                     able.append(name)
             raise ConfigError(
                 f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})"
@@ -389,11 +382,11 @@ def _check_distinct(entries: Sequence[ComparedMethod]) -> None:
         folders.add(entry.folder)
 
 
-def _refusal(entry: ComparedMethod, split: Split) -> ConfigError | None:
+def _refusal(config: Config, split: Split) -> ConfigError | None:
     held = zip(split.labelled, split.unlabelled, strict=True)
-    declared = [Declared(len(mine), len(rest)) for mine, rest in held]
+    declared = [Declared(len(labelled), len(unlabelled)) for labelled, unlabelled in held]
     try:
-        make_method(entry.config).check(declared, len(split.hub))
+        make_method(config).check(declared, len(split.hub))
     except ConfigError as error:
         return error
     return None

@@ -34,18 +34,18 @@ def predict(
     tell: Callable[[str], None] = lambda sentence: None,
     trust: bool = False,
 ) -> list[Prediction]:
-    """Label image files with a run's first predictor: `predict("runs/first",
-    ["some.png"])[0].label`.
+    """Label image files with a run's first predictor.
 
-    Images are made grey or colour and scaled to what the model takes. `tell` is called for every
-    image that was scaled, because the model was not trained on such. With `trust`, code
-    that the folder names may run.
-
-    Of a run that is not at its end, the model is that of the last finished round.
+    For example `predict("runs/first", ["some.png"])[0].label`. Images are made grey or colour and
+    scaled to what the model takes; `tell` hears of those that were scaled, because the model was
+    not trained on such. With `trust`, code that the folder names may run. Of a run that is not at
+    its end, the model is that of the last finished round.
     """
     if trust:
         allow(folder)
-    paths = [Path(image) for image in ([images] if isinstance(images, Path | str) else images)]
+    if isinstance(images, Path | str):
+        images = [images]
+    paths = [Path(image) for image in images]
     model = _model_of(RunFolder(Path(folder)), tell)
     if not paths:
         return []

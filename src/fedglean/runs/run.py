@@ -29,9 +29,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and how far they are apart: the sample's standard deviation, 0 for a single
-    seed.
-    """
+    """A mean over seeds, and how far they are apart; a single seed deviates by 0."""
 
     mean: float
     deviation: float
@@ -152,18 +150,13 @@ class Run:
         name = self._predictor(name)
         last = self.tested[-1]
         best = max(self.tested, key=lambda line: line["accuracy"][name])
-        last_score, best_score = (
-            Score(name, (line["accuracy"][name],), (line["round"],)) for line in (last, best)
-        )
-        return last_score, best_score
+        return _score_of(last, name), _score_of(best, name)
 
     def mean_of_last(self, rounds: int, name: str | None = None) -> float:
         """Mean accuracy over the last tested rounds, where single rounds swing."""
         name = self._predictor(name)
         if rounds < 1:
-            raise ConfigError(
-                f"the mean of the last {rounds} rounds does not exist; ask for 1 or more"
-            )
+            raise ConfigError(f"there is no mean of the last {rounds} rounds; ask for 1 or more")
         return fmean(line["accuracy"][name] for line in self.tested[-rounds:])
 
     def rounds_to(self, accuracy: float, name: str | None = None) -> int | None:
@@ -199,9 +192,9 @@ class Runs:
     def of(cls, folder: Path) -> "Runs":
         """A run's folder, or that of several seeds, as far as they have come."""
         kind = kind_of(folder)
+        if not folder.is_dir():
+            raise no_folder(folder)
         if kind is None or kind is Kind.COMPARISON:
-            if not folder.is_dir():
-                raise no_folder(folder)
             raise StorageError(f"{folder} holds {kind.value if kind else 'no run'}")
         folders = [folder]
         if kind is Kind.SEEDS:
@@ -286,6 +279,10 @@ class Runs:
     def predict(self, images: Tensor) -> ImageLabels:
         """Label uint8 images like those of the data set, n x channels x height x width."""
         return self[0].model.predict(images)
+
+
+def _score_of(line: Line, name: str) -> Score:
+    return Score(name, (line["accuracy"][name],), (line["round"],))
 
 
 def _together(scores: Sequence[Score]) -> Score:

@@ -1,5 +1,4 @@
-"""Train: one seed of an experiment, or several, whose rounds run side by side; on a stack that
-costs less than one by one.
+"""Train one seed of an experiment, or several side by side: on a stack that costs less.
 
     seeds.json      the seeds
     done.json       how many rounds all of them have done
@@ -11,7 +10,7 @@ to the same bits.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
 from fedglean.errors import ConfigError, StorageError
 from fedglean.report.tracker import Trackers
-from fedglean.runs.config import Config, fingerprint
+from fedglean.runs.config import AUTO, Config, fingerprint
 from fedglean.runs.experiment import prepare, prepare_seeds, settled_for
 from fedglean.runs.folder import RunFolder
 from fedglean.runs.kinds import (
@@ -30,6 +29,7 @@ from fedglean.runs.kinds import (
     kind_of,
     rounds_of_all,
     seed_folder,
+    seeds_in,
     seeds_of,
 )
 from fedglean.runs.rounds import LiveRun, play
@@ -40,7 +40,7 @@ from fedglean.sealed import locked, write_whole
 def train(config: Config, out: Path | None = None, trackers: Trackers | None = None) -> Runs:
     """One seed; with `out`, every finished round is saved there, and `resume` goes on from it."""
     with settled_for(config):
-        return _played([LiveRun.new(prepare(config), out)], out, trackers)
+        return _play([LiveRun.new(prepare(config), out)], out, trackers)
 
 
 def resume(folder: Path, trackers: Trackers | None = None) -> Runs:
@@ -48,8 +48,7 @@ def resume(folder: Path, trackers: Trackers | None = None) -> Runs:
     place = RunFolder(folder)
     config = place.config()
     with settled_for(config):
-        live = LiveRun.found(prepare(config, place.split()), place)
-        return _played([live], folder, trackers)
+        return _play([LiveRun.found(prepare(config, place.split()), place)], folder, trackers)
 
 
 def train_seeds(
@@ -60,8 +59,9 @@ def train_seeds(
     splits: Sequence[Split] | None = None,
     dataset: Dataset | None = None,
 ) -> Runs:
-    """Train with the configuration's seed and the `count - 1` that follow it, on `splits` and
-    `dataset` if they are there already.
+    """Train with the configuration's seed and the `count - 1` that follow it.
+
+    `splits` and `dataset` are given where they are there already.
     """
     if count < 1:
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
@@ -73,15 +73,15 @@ def train_seeds(
         )
     if out is not None:
         _check_free(out)
-        for place in _folders(out, seeds):
-            _clear_if_cut_off(place)
+        for seed in seeds:
+            _clear_if_cut_off(seed_folder(out, seed))
     live = []
     with settled_for(config):
         for each in prepare_seeds(config, seeds, splits, dataset):
             live.append(LiveRun.new(each, out and seed_folder(out, each.config.seed)))
         if out is not None:
             write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
-        return _played(live, out, trackers, out and out / "done.json")
+        return _play(live, out, trackers)
 
 
 def resume_seeds(
@@ -94,7 +94,7 @@ def resume_seeds(
             "continues any run"
         )
     seeds, done = seeds_of(folder), rounds_of_all(folder)
-    places = [RunFolder(place) for place in _folders(folder, seeds)]
+    places = [RunFolder(place) for place in seeds_in(folder)]
     for place in places:
         place.hold()
         place.checkpoints.settle(done)
@@ -103,7 +103,7 @@ def resume_seeds(
     with settled_for(config):
         experiments = prepare_seeds(config, seeds, splits, dataset)
         live = [LiveRun.found(each, place) for each, place in zip(experiments, places, strict=True)]
-        return _played(live, folder, trackers, folder / "done.json")
+        return _play(live, folder, trackers)
 
 
 def ensure_seeds(
@@ -114,22 +114,20 @@ def ensure_seeds(
     splits: Sequence[Split] | None = None,
     dataset: Dataset | None = None,
 ) -> Runs:
-    """Do what is left: train, go on, or return what is finished. Another experiment's folder is
-    refused.
-    """
+    """Train, go on, or return what is finished; another experiment's folder is refused."""
     if kind_of(folder) is not Kind.SEEDS:
         return train_seeds(config, count, folder, trackers, splits, dataset)
     seeds = list(range(config.seed, config.seed + count))
     there = seeds_of(folder)
     found = RunFolder(seed_folder(folder, there[0])).config()
-    if config.engine.executor == "auto":
-        found = replace(found, engine=replace(found.engine, executor="auto"))
+    if config.engine.executor == AUTO:
+        found = replace(found, engine=replace(found.engine, executor=AUTO))
     if there != seeds or fingerprint(found) != fingerprint(config):
         raise StorageError(
             f"{folder} holds runs with another configuration or other seeds; choose another folder "
             "with --out"
         )
-    for place, split in zip(_folders(folder, seeds), splits or (), strict=False):
+    for place, split in zip(seeds_in(folder), splits or (), strict=False):
         if split_digest(RunFolder(place).split()) != split_digest(split):
             raise StorageError(
                 f"{place} was trained on another split; choose another folder with --out"
@@ -137,47 +135,40 @@ def ensure_seeds(
     return resume_seeds(folder, trackers, dataset)
 
 
-def _played(
-    live: list[LiveRun], folder: Path | None, trackers: Trackers | None, marker: Path | None = None
-) -> Runs:
-    """Side by side in this process; where blocks go to workers, those are busy enough with one seed
-    after the other.
-    """
+def _play(live: list[LiveRun], folder: Path | None, trackers: Trackers | None) -> Runs:
+    """Side by side, or one seed after the other where workers are busy enough with one."""
     trackers = trackers or Trackers()
     config = live[0].experiment.config
-    runs = Runs(config, [_so_far(each) for each in live], folder, trackers.label)
+    so_far = []
+    for each in live:
+        place = None if each.folder is None else each.folder.path
+        split = each.experiment.split
+        so_far.append(Run(each.experiment.config, each.progress.history, place, split))
+    runs = Runs(config, so_far, folder, trackers.label)  # their histories grow
+    marker = None
+    if folder is not None and kind_of(folder) is Kind.SEEDS:
+        marker = folder / "done.json"
+
+    def tell(lines: object) -> None:
+        trackers.round(runs)
+
     trackers.begin(runs)
     try:
         if config.engine.placement == "here":
-            results = play(live, lambda lines: trackers.round(runs), marker)
+            results = play(live, tell, marker)
         else:
-            results = []
-            for each in live:
-                results += play([each], lambda lines: trackers.round(runs))
+            results = [play([each], tell)[0] for each in live]
         runs = replace(runs, runs=results)
     finally:
         trackers.end(runs)
     return runs
 
 
-def _so_far(live: LiveRun) -> Run:
-    """Its history is that of the run itself and grows with it."""
-    experiment = live.experiment
-    folder = None if live.folder is None else live.folder.path
-    return Run(experiment.config, live.progress.history, folder, experiment.split)
-
-
-def _folders(folder: Path, seeds: Iterable[int]) -> list[Path]:
-    return [seed_folder(folder, seed) for seed in seeds]
-
-
 def _clear_if_cut_off(place: Path) -> None:
-    """A run that was cut off before its first round was safe begins anew; one that is being played
-    is left alone.
-    """
+    """A run that was cut off before its first round was safe begins anew."""
     if kind_of(place) is None:
         return
-    with locked(place / "lock", place):
+    with locked(place / "lock", place):  # one that is being played is left alone
         if not (place / "checkpoint/current.json").exists():
             (place / "config.toml").unlink(missing_ok=True)  # another process may have been quicker
 

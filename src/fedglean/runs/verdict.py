@@ -1,5 +1,4 @@
-"""The verdict of a comparison: which method is best, by how much and how certainly, and whether the
-clients helped.
+"""The verdict of a comparison: which method is best, how certainly, and did the clients help?
 
 Differences are between last rounds and paired by seed. Their 95 % interval is Student's over seeds.
 A single seed, or several that differ by the same few images, leave only the test images to count:
@@ -9,6 +8,7 @@ that interval says how sure one is of two models, not of the methods.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, sqrt
+from operator import attrgetter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -62,9 +62,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """What one method came to; `against_best` is None for the best itself. Bytes and seconds are
-    means over seeds.
-    """
+    """What one method came to, means over seeds; `against_best` is None for the best itself."""
 
     label: str
     last: Spread
@@ -76,11 +74,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Help:
-    """What a method gained from the unlabelled clients over `floor`, which trained on the labels
-    alone.
+    """What a method gained over `floor`, which trained on the labels alone.
 
-    Not `heard`, they never had anything to train on, and what was gained came from what else the
-    method does.
+    Where the clients were not `heard`, they never had anything to train on, and what was gained
+    came from what else the method does.
     """
 
     label: str
@@ -97,8 +94,9 @@ class Help:
 
 
 def at_one_place(config: Config) -> bool:
-    """Whether it is no federation: all images, labelled or not, are at one site. A method whose
-    code may not run is taken for one of a federation.
+    """Whether it is no federation: all images, labelled or not, are at one site.
+
+    A method whose code may not run is taken for one of a federation.
     """
     if config.names.is_closed_to("METHODS", config.method):
         return False
@@ -111,19 +109,18 @@ def is_reference(config: Config) -> bool:
 
 
 def floors(split: Split) -> list[str]:
-    """The methods that train on the labels alone: at the hub, at the clients. None where no image
-    lacks its label.
-    """
-    if not any(map(len, split.unlabelled)):
-        return []
-    found = ["hub-only"] if len(split.hub) else []
-    return [*found, "fedavg"] if any(map(len, split.labelled)) else found
+    """The methods that train on the labels alone; none where no image lacks its label."""
+    found = []
+    if any(map(len, split.unlabelled)):
+        if len(split.hub):
+            found.append("hub-only")
+        if any(map(len, split.labelled)):
+            found.append("fedavg")
+    return found
 
 
 def has_sent(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether clients that were asked ever sent something; where none is asked, data come together
-    otherwise.
-    """
+    """Whether clients that were asked ever sent something; true where none was asked."""
     has_answered = any(line["answered"] for line in history)
     return has_answered or not any(line["abstained"] for line in history)
 
@@ -157,8 +154,9 @@ def leader(results: Mapping[str, Runs], among: Sequence[str]) -> str | None:
 def did_it_help(
     methods: Iterable[Runs], alone: Sequence[Runs], right: RightImages
 ) -> tuple[Help, ...]:
-    """Each method against the best of those that had the labels alone on the same task, which is
-    chosen against the method: the honest floor.
+    """Each method against the best of those that had the labels alone on the same task.
+
+    That is chosen against the method: the honest floor.
     """
     found = []
     for runs in methods:
@@ -186,11 +184,13 @@ def pairs_on_one_task(runs: Runs, floor: Runs) -> Pairs:
 
 
 def is_same_task(a: Run, b: Run) -> bool:
-    """The same net, data, labelled images and rounds: another net's accuracy says nothing about
-    unlabelled clients, and which images are unlabelled makes no difference to the labels alone.
+    """The same net, data, labelled images and rounds.
+
+    Another net's accuracy says nothing about unlabelled clients, and which images are unlabelled
+    makes no difference to the labels alone.
     """
-    tasks = [(run.config.data, run.config.model.name, run.config.rounds) for run in (a, b)]
-    return tasks[0] == tasks[1] and labelled_images(a) == labelled_images(b)
+    task = attrgetter("data", "model.name", "rounds")
+    return task(a.config) == task(b.config) and labelled_images(a) == labelled_images(b)
 
 
 def labelled_images(run: Run) -> tuple[list[int], list[list[int]]]:
@@ -205,9 +205,7 @@ def difference(pairs: Pairs, right: RightImages) -> Difference:
 
 
 def over_seeds(gaps: Sequence[float]) -> Difference | None:
-    """Their mean with Student's interval; None of a single one or equal ones, which say nothing
-    about others.
-    """
+    """Their mean with Student's interval; None of a single one or of equal ones."""
     if len(gaps) < 2 or isclose(min(gaps), max(gaps), abs_tol=1e-9):
         return None
     from scipy.special import stdtrit  # takes a moment to load, and most commands judge nothing
@@ -219,9 +217,7 @@ def over_seeds(gaps: Sequence[float]) -> Difference | None:
 
 
 def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Difference:
-    """By which test images each is `right` about; where that is not known, the gap may as well be
-    any.
-    """
+    """By which test images each is right about; where that is not known, the gap may be any."""
     if mine is None or its is None:
         return Difference(gap, -1.0, 1.0, UNTESTED)
     better, worse, count = int((mine > its).sum()), int((mine < its).sum()), len(mine)
@@ -229,8 +225,7 @@ def over_images(gap: float, mine: Tensor | None, its: Tensor | None) -> Differen
         return Difference(gap, -NEVER / count, NEVER / count, IMAGES)
     from scipy.special import betaincinv
 
-    # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one of them has
-    # right.
+    # Exact (McNemar, Clopper and Pearson): how often mine wins an image that just one has right.
     low = float(betaincinv(better, worse + 1, 0.025)) if better else 0.0
     high = float(betaincinv(better + 1, worse, 0.975)) if worse else 1.0
     apart = (better + worse) / count
@@ -243,16 +238,15 @@ def answer(found: Sequence[Help], unlabelled: bool) -> str:
     if not unlabelled:
         return f"{question} There are none: every image here is labelled."
     if not found:
-        takes = (
-            "a method that learns from them and one that does not, with the same model and rounds"
+        return (
+            f"{question} No answer: it takes a method that learns from them and one that does not, "
+            "with the same model and rounds."
         )
-        return f"{question} No answer: it takes {takes}."
-    points, answers = f"in points over {found[0].floor}", []
-    has_several_floors = len({each.floor for each in found}) > 1
-    if has_several_floors:
-        points = "in points"
+    floors = {each.floor for each in found}
+    points = "in points" if len(floors) > 1 else f"in points over {found[0].floor}"
+    answers = []
     for each in found:
-        over = f" over {each.floor}" if has_several_floors else ""
+        over = f" over {each.floor}" if len(floors) > 1 else ""
         answers.append(f"{each.label}: {each.answer}, {each.gain}{over}")
     intervals = f"95 % intervals over {taken_over(each.gain for each in found)}"
     return f"{question} {'; '.join(answers)}, {points} with {intervals}."

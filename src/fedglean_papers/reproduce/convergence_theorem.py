@@ -26,7 +26,7 @@ from fedglean.randomness import fold_int, order
 from fedglean.runs.config import Config, configure
 from fedglean.runs.experiment import Experiment, dataset_of, prepare_seeds
 from fedglean.runs.folder import Progress
-from fedglean.runs.rounds import play_rounds
+from fedglean.runs.rounds import LiveRun, play_rounds
 from fedglean_papers.reproduce import smooth_problem
 
 #: Labelled images, and as many unlabelled ones, of the clients; whose labels are of which classes.
@@ -210,17 +210,16 @@ def gaps(
     split = split_of(dataset_of(config).train_labels)
     experiments = prepare_seeds(config, range(seeds), [split] * seeds)
     start = experiments[0].start()
-    runs = [(experiment, Progress(0, start, ClientStates(), [])) for experiment in experiments]
+    runs = [LiveRun(each, Progress(0, start, ClientStates(), [])) for each in experiments]
     problem = Problem.of(experiments[0])
     soft = [problem.soft_labels(start.model.parameters["weight"])] * seeds
     found = np.zeros((rounds, seeds))
     for number in range(1, rounds + 1):
         play_rounds(runs, number)
-        for seed, (_, progress) in enumerate(runs):
-            found[number - 1, seed], soft[seed] = problem.gap(
-                progress.state.model.parameters["weight"], soft[seed]
-            )
-            progress.history.clear()
+        for seed, run in enumerate(runs):
+            weight = run.progress.state.model.parameters["weight"]
+            found[number - 1, seed], soft[seed] = problem.gap(weight, soft[seed])
+            run.progress.history.clear()
     mean: NDArray[np.float64] = found.mean(1)
     return mean, problem
 
