@@ -24,7 +24,8 @@ from PIL import Image
 
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.dataset import Dataset
-from fedglean.data.formats import CIFAR10_BATCHES, Integers, Part, Pixels, class_ranks, digest
+from fedglean.data.formats import CIFAR10_BATCHES, Integers, Part, Pixels, digest
+from fedglean.data.partition import class_ranks
 from fedglean.data.sources import Source
 from fedglean.errors import DataError
 

@@ -24,7 +24,8 @@ from sklearn.datasets import load_digits
 import sheets
 from fedglean.data.dataset import channel_statistics
 from fedglean.data.digests import DIGESTS
-from fedglean.data.formats import cifar10_parts, class_ranks, digest, read_idx, read_pickle
+from fedglean.data.formats import cifar10_parts, digest, read_idx, read_pickle
+from fedglean.data.partition import class_ranks
 from fedglean.data.sources import DATASETS, PUBLISHED, Dataset, Published, load, load_published
 from fedglean.errors import ConfigError, DataError
 from fedglean.names import Names

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedglean.data.partition import class_ranks
 from fedglean.errors import DataError
 
 Pixels = NDArray[np.uint8]
@@ -133,15 +134,6 @@ def svhn_parts(files: Files) -> Iterator[Part]:
             images = content["X"].transpose(3, 0, 1, 2)
             labels = content["y"].reshape(-1).astype(np.int64) % 10
         yield Part(name, images, labels, np.arange(len(labels)), path, checksum)
-
-
-def class_ranks(labels: Integers) -> Integers:
-    """How many images of the same class come before each image."""
-    order = np.argsort(labels, kind="stable")
-    first = np.searchsorted(labels[order], labels[order])
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(labels)) - first
-    return ranks
 
 
 def _cifar(

@@ -1,5 +1,4 @@
-"""Who has labels: the hub, every client, HASSLE's layouts, or clients whose labels are of other
-classes than the rest.
+"""Who has labels: the hub, every client, HASSLE's layouts, Fed-SHVR's mismatch of classes.
 
 A layout says who has labels and a partition how images are spread; any goes with any. Where a
 layout has groups of clients (fully, partially, not labelled; numbered in this order) the partition
@@ -22,6 +21,7 @@ from fedglean.data.partition import (
     Split,
     apportion,
     by_class,
+    class_ranks,
     cut,
     deal,
     dealer,
@@ -34,6 +34,8 @@ from fedglean.errors import ConfigError, DataError
 from fedglean.randomness import fold_int, generator
 
 Holdings = tuple[Indices, Groups, Groups]
+
+_NONE: Indices = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,8 @@ class Pool:
         return deal(self.how, self.truth, images, clients, fold_int(self.key, name))
 
     def by_class(self, images: Indices, name: str) -> Groups:
-        return by_class(
-            self.truth, images, range(self.classes), fold_int(self.key, "by class", name)
-        )
+        key = fold_int(self.key, "by class", name)
+        return by_class(self.truth, images, range(self.classes), key)
 
     def draw(self, name: str, number: int = 0) -> np.random.Generator:
         return generator(fold_int(self.key, name, number))
@@ -83,28 +84,22 @@ def make_split(
     kind: Partition | None = None,
     layout: LabelLayout | None = None,
 ) -> Split:
-    """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS, or of what others add
-    to them: then `kind` and `layout` are what they name.
+    """Deal the images: `partition` is a form of PARTITIONS, `who` of LAYOUTS.
 
-    Labels must be known for all images, else nobody could spread classes: a real federation has its
-    split by nature.
+    `kind` and `layout` are what they name, where it is not the package's. Labels must be known for
+    all images, else nobody could spread classes: a real federation has its split by nature.
     """
     layout = layout or of_form("label layout", who, LAYOUTS)
     how = dealer(partition, kind)
-    if (
-        labels.ndim != 1
-        or len(labels) == 0
-        or not 0 <= int(labels.min()) <= int(labels.max()) < classes
-    ):
+    truth = labels.to("cpu", torch.int64).numpy()
+    if truth.ndim != 1 or not len(truth) or not 0 <= truth.min() <= truth.max() < classes:
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
-    if not 1 <= clients <= len(labels):
+    if not 1 <= clients <= len(truth):
         raise ConfigError(
-            f"{clients} clients cannot share {len(labels)} images; use from 1 to {len(labels)} "
+            f"{clients} clients cannot share {len(truth)} images; use from 1 to {len(truth)} "
             "clients"
         )
-    pool = Pool(
-        labels.to("cpu", torch.int64).numpy(), classes, clients, how, fold_int(seed, "split")
-    )
+    pool = Pool(truth, classes, clients, how, fold_int(seed, "split"))
     given = layout.give(pool, who, who.partition(":")[2])
     if not isinstance(given, tuple) or len(given) != 3:
         raise ConfigError(
@@ -113,19 +108,15 @@ def make_split(
         )
     hub, labelled, unlabelled = given
     if (len(labelled), len(unlabelled)) != (clients, clients):
-        made = f"{len(labelled)} labelled and {len(unlabelled)} unlabelled parts"
         raise ConfigError(
-            f"'{who}' made {made} for {clients} clients; it must make one of each per client"
+            f"'{who}' made {len(labelled)} labelled and {len(unlabelled)} unlabelled parts for "
+            f"{clients} clients; it must make one of each per client"
         )
     return Split(_tensor(hub), tuple(map(_tensor, labelled)), tuple(map(_tensor, unlabelled)))
 
 
 def _tensor(images: Indices) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images, dtype=np.int64))
-
-
-def _nothing(clients: int = 0) -> Groups:
-    return [np.empty(0, np.int64) for _ in range(clients)]
 
 
 def _hub(pool: Pool, who: str, value: str) -> Holdings:
@@ -144,45 +135,36 @@ def _hub(pool: Pool, who: str, value: str) -> Holdings:
     # Sorted by class as in SemiFL's code: its batch-norm statistics depend on the order.
     groups = pool.by_class(pool.all(), "hub")
     hub = np.concatenate([group[: count // classes] for group in groups])
-    return (
-        hub,
-        _nothing(pool.clients),
-        pool.deal(np.setdiff1d(pool.all(), hub), pool.clients, "unlabelled"),
-    )
+    rest = np.setdiff1d(pool.all(), hub)
+    return hub, [_NONE] * pool.clients, pool.deal(rest, pool.clients, "unlabelled")
 
 
 def _all_hub(pool: Pool, who: str, value: str) -> Holdings:
-    return np.argsort(pool.truth, kind="stable"), _nothing(pool.clients), _nothing(pool.clients)
+    nothing = [_NONE] * pool.clients
+    return np.argsort(pool.truth, kind="stable"), nothing, nothing
 
 
 def _each(pool: Pool, who: str, value: str) -> Holdings:
     count = whole(value, who)
     held = pool.deal(pool.all(), pool.clients, "images")
-    least = min(len(images) for images in held)
+    least = min(map(len, held))
     if least < count:
         advice = f"use at most each:{least}" if least else "use fewer clients or another partition"
         raise ConfigError(
             f"'{who}' needs {count} images at every client, but one has only {least}; {advice}"
         )
-    chosen = [_in_turn(pool, images, k)[:count] for k, images in enumerate(held)]
-    pairs = list(zip(held, chosen, strict=True))
-    return (
-        np.empty(0, np.int64),
-        [images[mine] for images, mine in pairs],
-        [np.delete(*pair) for pair in pairs],
-    )
+    labelled, unlabelled = [], []
+    for client, images in enumerate(held):
+        chosen = _in_turn(pool, images, client)[:count]
+        labelled.append(images[chosen])
+        unlabelled.append(np.delete(images, chosen))
+    return _NONE, labelled, unlabelled
 
 
 def _in_turn(pool: Pool, images: Indices, client: int) -> Indices:
-    """Places of one image of every class, then of a second of every class, and so on; the first
-    class is random.
-    """
+    """Places of one image of every class, then of a second one; which class is first is random."""
     kinds = pool.draw("turns", client).permutation(pool.classes)[pool.truth[images]]
-    turn = np.empty(len(images), np.int64)
-    turn[np.argsort(kinds, kind="stable")] = np.concatenate(
-        [np.arange(n) for n in np.bincount(kinds)]
-    )
-    return np.lexsort((kinds, turn))
+    return np.lexsort((kinds, class_ranks(kinds)))
 
 
 def _fraction(pool: Pool, who: str, value: str) -> Holdings:
@@ -192,28 +174,20 @@ def _fraction(pool: Pool, who: str, value: str) -> Holdings:
             f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one per "
             "client"
         )
-    held = pool.deal(pool.all(), pool.clients, "images")
-    counts = [int(shares[k % len(shares)] * len(images) + 0.5) for k, images in enumerate(held)]
-    pairs = list(zip(held, counts, strict=True))
-    return (
-        np.empty(0, np.int64),
-        [images[:n] for images, n in pairs],
-        [images[n:] for images, n in pairs],
-    )
+    labelled, unlabelled = [], []
+    for client, images in enumerate(pool.deal(pool.all(), pool.clients, "images")):
+        count = int(shares[client % len(shares)] * len(images) + 0.5)
+        labelled.append(images[:count])
+        unlabelled.append(images[count:])
+    return _NONE, labelled, unlabelled
 
 
 def _all(pool: Pool, who: str, value: str) -> Holdings:
-    return (
-        np.empty(0, np.int64),
-        pool.deal(pool.all(), pool.clients, "images"),
-        _nothing(pool.clients),
-    )
+    return _NONE, pool.deal(pool.all(), pool.clients, "images"), [_NONE] * pool.clients
 
 
 def _hassle(pool: Pool, who: str, value: str) -> Holdings:
-    """Fully labelled clients share half of the labels where there are both kinds, as in the
-    release.
-    """
+    """Where clients are fully and others partially labelled, either kind has half of the labels."""
     if not value.endswith("%"):
         raise ConfigError(f"'{who}' needs a percentage; write it as '{who.removesuffix(value)}10%'")
     share = real(value[:-1], who, 0, 100) / 100
@@ -224,25 +198,20 @@ def _hassle(pool: Pool, who: str, value: str) -> Holdings:
             f"'{who}' makes too few labels ({len(marked)}) for {full + partial} clients; use a "
             "larger percentage"
         )
-    fully, partly = _shared(pool, marked, full, partial)
-    count = _unlabelled_at_partial(pool, who, len(partly), len(rest), partial, none)
-    mine, others = _stratified(pool, rest, count, "unlabelled")
-    labelled = (
-        _some(pool, fully, full, "full") + _some(pool, partly, partial, "partial") + _nothing(none)
-    )
-    unlabelled = (
-        _nothing(full)
-        + _some(pool, mine, partial, "partial-rest")
-        + _some(pool, others, none, "unlabelled")
-    )
-    return np.empty(0, np.int64), labelled, unlabelled
+    at_full, at_partial = _halves(pool, marked, full, partial)
+    count = _unlabelled_at_partial(pool, who, len(at_partial), len(rest), partial, none)
+    beside, others = _stratified(pool, rest, count, "unlabelled")
+    labelled = _dealt(pool, at_full, full, "full") + _dealt(pool, at_partial, partial, "partial")
+    unlabelled = _dealt(pool, beside, partial, "partial-rest")
+    unlabelled += _dealt(pool, others, none, "unlabelled")
+    return _NONE, labelled + [_NONE] * none, [_NONE] * full + unlabelled
 
 
 def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     """How many clients are fully, partially and not labelled: the paper's 20 clients, scaled."""
-    layout, one, half = who.partition(":")[0], max(1, round(clients / 20)), clients // 2
-    # Below 10 % HASSLE's ALL has as few partially as fully labelled clients: 1, 1 and 18 instead of
-    # 1, 9 and 10.
+    layout = who.partition(":")[0]
+    one, half = max(1, round(clients / 20)), clients // 2
+    # Below 10 % HASSLE's ALL has as few partially as fully labelled clients: of 20 one and one.
     partial = one if share < 0.1 else max(1, round(clients * 9 / 20))
     full = min(max(1, round(share * clients)), clients - 1)
     members = {
@@ -264,9 +233,7 @@ def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
 def _unlabelled_at_partial(
     pool: Pool, who: str, labels: int, rest: int, partial: int, none: int
 ) -> int:
-    """So many that partially labelled clients are as large as the mean, but at most half of what is
-    left.
-    """
+    """So many that these clients are as large as the mean, but at most half of what is left."""
     if not partial or not none:
         return rest if partial else 0
     # The release gives 40 % of all images to the nine of 20 clients, however many labels they have.
@@ -283,30 +250,26 @@ def _stratified(pool: Pool, images: Indices, count: int, name: str) -> tuple[Ind
     return taken, np.setdiff1d(images, taken)
 
 
-def _shared(pool: Pool, marked: Indices, full: int, partial: int) -> Groups:
-    """Halves dealt like two clients, so that the fully labelled are as skewed as any, but exact in
-    size.
-    """
-    if not full or not partial:
-        return [marked, marked[:0]] if full else [marked[:0], marked]
-    return np.array_split(np.concatenate(pool.deal(marked, 2, "halves")), 2)
+def _halves(pool: Pool, marked: Indices, full: int, partial: int) -> Groups:
+    """Dealt as to two clients, so that they are as skewed as any, but of the same size."""
+    if full and partial:
+        return np.array_split(np.concatenate(pool.deal(marked, 2, "halves")), 2)
+    return [marked, _NONE] if full else [_NONE, marked]
 
 
-def _some(pool: Pool, images: Indices, clients: int, name: str) -> Groups:
-    return pool.deal(images, clients, name) if len(images) else _nothing(clients)
+def _dealt(pool: Pool, images: Indices, clients: int, name: str) -> Groups:
+    return pool.deal(images, clients, name) if len(images) else [_NONE] * clients
 
 
 def _two_classes(pool: Pool, who: str, value: str) -> Holdings:
-    wanted, _ = _wanted(pool, who, whole(value, who), 2)
+    wanted = _wanted(pool, who, whole(value, who), 2)
     labelled = cut(pool.by_class(pool.all(), "labels"), wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
-    return np.empty(0, np.int64), labelled, pool.deal(rest, pool.clients, "unlabelled")
+    return _NONE, labelled, pool.deal(rest, pool.clients, "unlabelled")
 
 
-def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDArray[np.bool_]]:
-    """Labels by client and class, and who knows which: `share` classes each, every class as often,
-    give or take one.
-    """
+def _wanted(pool: Pool, who: str, count: int, share: int) -> Indices:
+    """Labels by client and class: `share` classes each, every class as often, give or take one."""
     have, draw = np.bincount(pool.truth, minlength=pool.classes), pool.draw("known classes")
     if not 1 <= share <= min(count, pool.classes):
         raise ConfigError(
@@ -316,46 +279,44 @@ def _wanted(pool: Pool, who: str, count: int, share: int) -> tuple[Indices, NDAr
     for row in wanted:
         known = np.lexsort((draw.random(pool.classes), (wanted > 0).sum(0)))[:share]
         row[draw.permutation(known)] = apportion(np.ones(share), count)
-    if (short := have - wanted.sum(0)).min() < 0:
-        kind = short.argmin()
-        need = f"{wanted[:, kind].sum()} images of class {kind}"
+    total = wanted.sum(0)
+    kind = (have - total).argmin()
+    if have[kind] < total[kind]:
         raise ConfigError(
-            f"'{who}' needs {need}, but there are {have[kind]}; use fewer labels or clients"
+            f"'{who}' needs {total[kind]} images of class {kind}, but there are {have[kind]}; use "
+            "fewer labels or clients"
         )
-    return wanted, wanted > 0
+    return wanted
 
 
 def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
-    """The partition's plan, bent as little as needed for the ratio; images for which there is no
-    place stay out.
-    """
+    """The partition's plan, bent as little as needed for the ratio; some images may stay out."""
     count, comma, ratio_text = value.partition(",")
     if not comma:
         raise ConfigError(f"'{who}' is not a valid label layout; write it as 'mismatch:N,RATIO'")
     ratio = real(ratio_text, who, 0, 1)
-    wanted, known = _wanted(
-        pool, who, whole(count, who), min(max(1, round(0.6 * pool.classes)), pool.classes - 1)
-    )
+    share = min(max(1, round(0.6 * pool.classes)), pool.classes - 1)
+    wanted = _wanted(pool, who, whole(count, who), share)
     groups = pool.by_class(pool.all(), "labels")
     labelled = cut(groups, wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
     parts = pool.deal(rest, pool.clients, "unlabelled")
     plan = np.stack([np.bincount(pool.truth[part], minlength=pool.classes) for part in parts])
-    foreign, own = _bent(plan, known, ratio, pool.draw("places"))
+    foreign, own = _bent(plan, wanted > 0, ratio, pool.draw("places"))
     found = cut(groups, np.concatenate([wanted, foreign, own]))[pool.clients :]
-    mixed = [np.concatenate([found[k], found[k + pool.clients]]) for k in range(pool.clients)]
-    return (
-        np.empty(0, np.int64),
-        labelled,
-        [pool.draw("mixed", k).permutation(part) for k, part in enumerate(mixed)],
-    )
+    unlabelled = []
+    for client in range(pool.clients):
+        mixed = np.concatenate([found[client], found[client + pool.clients]])
+        unlabelled.append(pool.draw("mixed", client).permutation(mixed))
+    return _NONE, labelled, unlabelled
 
 
 def _bent(
     plan: Indices, known: NDArray[np.bool_], ratio: float, draw: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Counts of unknown and known classes a client: iterative proportional fitting, then rounded
-    row by row.
+    """Counts of unknown and of known classes a client, all of them clients x classes.
+
+    Iterative proportional fitting, then rounded row by row.
     """
     sizes, stock = plan.sum(1), plan.sum(0)
     unknown = np.rint(ratio * sizes).astype(np.int64)
@@ -368,23 +329,23 @@ def _bent(
     for row in draw.permutation(len(rows)):
         counts[row] = fill(table[row], np.where(allowed[row], stock, 0), rows[row])
         stock = stock - counts[row]
-    return _trimmed(counts[: len(plan)], counts[len(plan) :], sizes, ratio)
+    foreign, own = counts[: len(plan)], counts[len(plan) :]
+    _trim(foreign, own, sizes, ratio)
+    return foreign, own
 
 
-def _trimmed(
-    foreign: Indices, own: Indices, sizes: Indices, ratio: float
-) -> tuple[Indices, Indices]:
+def _trim(foreign: Indices, own: Indices, sizes: Indices, ratio: float) -> None:
     """Where one side found too few images the other gives some up, so that the ratio holds."""
+    sides = [(foreign, ratio), (own, 1 - ratio)]
     for k in np.flatnonzero(foreign.sum(1) + own.sum(1) < sizes):
-        total = min(
-            side / share
-            for side, share in ((foreign[k].sum(), ratio), (own[k].sum(), 1 - ratio))
-            if share
-        )
-        for side, share in ((foreign, ratio), (own, 1 - ratio)):
+        total = min(side[k].sum() / share for side, share in sides if share)
+        for side, share in sides:
             if side[k].any():
                 side[k] = apportion(side[k], min(int(side[k].sum()), round(total * share)))
-    return foreign, own
+
+
+def _of_hassle(clients: str) -> LabelLayout:
+    return LabelLayout(_hassle, f"HASSLE, P % of all images labelled: {clients}")
 
 
 LAYOUTS: Mapping[str, LabelLayout] = {
@@ -406,23 +367,11 @@ LAYOUTS: Mapping[str, LabelLayout] = {
         "clients",
     ),
     "all": LabelLayout(_all, "every client has labels for all its images"),
-    "PL:P%": LabelLayout(
-        _hassle, "HASSLE, P % of all images labelled: every client is partially labelled"
-    ),
-    "LPL:P%": LabelLayout(
-        _hassle, "HASSLE, P % of all images labelled: fully and partially labelled clients"
-    ),
-    "UPL:P%": LabelLayout(
-        _hassle, "HASSLE, P % of all images labelled: partially labelled and unlabelled clients"
-    ),
-    "LU:P%": LabelLayout(
-        _hassle, "HASSLE, P % of all images labelled: fully labelled and unlabelled clients"
-    ),
-    "ALL:P%": LabelLayout(
-        _hassle,
-        "HASSLE, P % of all images labelled: fully labelled, partially labelled and unlabelled "
-        "clients",
-    ),
+    "PL:P%": _of_hassle("every client is partially labelled"),
+    "LPL:P%": _of_hassle("fully and partially labelled clients"),
+    "UPL:P%": _of_hassle("partially labelled and unlabelled clients"),
+    "LU:P%": _of_hassle("fully labelled and unlabelled clients"),
+    "ALL:P%": _of_hassle("fully labelled, partially labelled and unlabelled clients"),
     "mismatch-digits:N": LabelLayout(
         _two_classes,
         "Fed-SHVR: every client has N labels of two classes; its other images are of any class",

@@ -32,31 +32,25 @@ SPREAD = 0.2
 BLOCK = 9
 
 
-def as_it_is(text: str, spec: str) -> str:
-    """The value of a spec as text, for a user's own function to read."""
-    return text
-
-
 @dataclass(frozen=True)
 class Partition:
     """How images are spread, under a form such as "classes:K".
 
     `deal` gets the images by class, the number of clients, a generator to draw from and, where the
-    form has one, the value that `read` made of its text; it gives back every client's images.
+    form has one, the value: its text, or what `read` makes of it. It gives back every client's
+    images.
     """
 
     deal: Callable[..., Groups]
     summary: str
-    read: Callable[[str, str], Any] = as_it_is
+    read: Callable[[str, str], Any] | None = None
 
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds which training images: int64 indices; a client's labelled and unlabelled images are
-    disjoint.
+    """Who holds which training images: int64 indices, each in one place.
 
-    `data` is the digest of the data set that the indices belong to, once the split was found to fit
-    one.
+    `data` is the digest of the data set that the split was found to fit.
     """
 
     hub: Tensor
@@ -67,14 +61,12 @@ class Split:
 
 
 def dealer(partition: str, kind: Partition | None = None) -> Dealer:
-    """The spec as a function of the images by class, the number of clients and a generator; `kind`
-    is what it names, by default the package's.
-    """
+    """How a spec deals; `kind` is what it names, by default the package's."""
     kind = kind or of_form("partition", partition, PARTITIONS)
     text = partition.partition(":")[2]
     if not text:
         return kind.deal
-    value = kind.read(text, partition)
+    value = text if kind.read is None else kind.read(text, partition)
     return lambda groups, clients, draw: kind.deal(groups, clients, draw, value)
 
 
@@ -133,19 +125,28 @@ def by_class(truth: Indices, images: Indices, kinds: Iterable[int], key: int) ->
     return [shuffled[truth[shuffled] == kind] for kind in kinds]
 
 
+def class_ranks(labels: Indices) -> Indices:
+    """How many images of the same class come before each image."""
+    order = np.argsort(labels, kind="stable")
+    first = np.searchsorted(labels[order], labels[order])
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(labels)) - first
+    return ranks
+
+
 def cut(groups: Groups, counts: Indices) -> Groups:
-    """Row k of `counts` (clients x classes) gets that many of each class, from the front; the rest
-    stays out.
-    """
+    """From the front of each class so many as a row of `counts` (clients x classes) says."""
+    parts = []
     ends = np.cumsum(counts, axis=0)
-    rows = zip(ends - counts, ends, strict=True)
-    return [np.concatenate([g[a:b] for g, a, b in zip(groups, *row, strict=True)]) for row in rows]
+    for row, end in zip(counts, ends, strict=True):
+        begin = end - row
+        pieces = [group[begin[k] : end[k]] for k, group in enumerate(groups)]
+        parts.append(np.concatenate(pieces))
+    return parts
 
 
 def apportion(weights: Weights | Indices, total: int) -> Indices:
-    """Whole numbers in the ratio of the weights that sum to `total`: the largest remainders are
-    rounded up.
-    """
+    """Whole numbers in the ratio of the weights, summing to `total`: by largest remainder."""
     exact = weights * (total / weights.sum())
     counts: Indices = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: total - counts.sum()]] += 1
@@ -153,9 +154,7 @@ def apportion(weights: Weights | Indices, total: int) -> Indices:
 
 
 def fill(weights: Weights, stock: Indices, size: int) -> Indices:
-    """Take up to `size` images by class weights; when all weighted classes are empty, of the
-    fullest class.
-    """
+    """Up to `size` images by class weights; where these have none left, of the fullest class."""
     taken, size = np.zeros_like(stock), min(size, int(stock.sum()))
     # Every turn but the last empties a class, so this ends.
     while (missing := size - int(taken.sum())) > 0:
@@ -172,9 +171,7 @@ def _iid(groups: Groups, clients: int, draw: np.random.Generator) -> Groups:
 
 
 def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share: int) -> Groups:
-    """As many shards of every class as the others, give or take one; a client may be dealt two
-    shards of one class.
-    """
+    """As many shards of every class, give or take one; a client may get two of one class."""
     if clients * share < len(groups):
         need = -(-len(groups) // clients)
         raise ConfigError(
@@ -183,24 +180,18 @@ def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share:
         )
     shards = np.full(len(groups), clients * share // len(groups))
     shards[draw.permutation(len(groups))[: clients * share % len(groups)]] += 1
-    stacks = [
-        [parts[i] for i in draw.permutation(n)]
-        for n, parts in zip(shards, _shards(groups, shards), strict=True)
-    ]
+    stacks = []
+    for group, count in zip(groups, shards, strict=True):
+        parts = np.array_split(group, count)
+        stacks.append([parts[place] for place in draw.permutation(count)])
     hands = draw.permutation(np.repeat(np.arange(len(groups)), shards)).reshape(clients, share)
     return [np.concatenate([stacks[kind].pop() for kind in hand]) for hand in hands]
-
-
-def _shards(groups: Groups, shards: Indices) -> list[Groups]:
-    return [np.array_split(group, n) for group, n in zip(groups, shards, strict=True)]
 
 
 def _dirichlet(
     groups: Groups, clients: int, draw: np.random.Generator, spread: float, least: float = LEAST
 ) -> Groups:
-    """SemiFL's draw, again until all have `least` images; or half of the mean, if that is less, but
-    at least one.
-    """
+    """SemiFL's draw, again until all have `least` images or half of the mean, but at least one."""
     sizes = np.array([len(group) for group in groups])
     mean = sizes.sum() / clients
     least = int(min(least, mean / 2))
@@ -209,8 +200,10 @@ def _dirichlet(
         if best.sum(1).min() >= least:
             break
         again = _capped_draw(sizes, clients, spread, draw)
-        best = max(best, again, key=lambda counts: int(counts.sum(1).min()))
-    return cut(groups, _mended(best, max(least, int(min(1, mean)))))
+        if again.sum(1).min() > best.sum(1).min():
+            best = again
+    _mend(best, max(least, int(min(1, mean))))
+    return cut(groups, best)
 
 
 def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Generator) -> Indices:
@@ -229,39 +222,32 @@ def _capped_draw(sizes: Indices, clients: int, spread: float, draw: np.random.Ge
     return counts
 
 
-def _mended(counts: Indices, least: int) -> Indices:
-    """Move images from the largest client to the smallest until all have `least`, at most half of
-    the mean or one.
-    """
-    counts = counts.copy()
+def _mend(counts: Indices, least: int) -> None:
+    """Move images from the largest client to the smallest until all have `least`."""
     while (held := counts.sum(1)).min() < least:
         rich, poor = held.argmax(), held.argmin()
         kind = counts[rich].argmax()
         moved = min(least - held[poor], held[rich] - least, counts[rich, kind])
         counts[rich, kind] -= moved
         counts[poor, kind] += moved
-    return counts
 
 
 def _recut(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
-    """In blocks of nine clients and a rest, as the release does; neighbours share classes where the
-    last cuts fall.
-    """
-    mean, parts = sum(len(group) for group in groups) / clients, Groups()
+    """Blocks of nine clients and a rest, as the release has them; neighbours may share classes."""
+    mean = sum(map(len, groups)) / clients
+    parts: Groups = []
     for first in range(0, clients, BLOCK):
-        members = range(first, min(first + BLOCK, clients))
-        ends = (members.start / clients, members.stop / clients)
-        block = [
-            group[round(ends[0] * len(group)) : round(ends[1] * len(group))] for group in groups
-        ]
-        parts += _dirichlet(block, len(members), draw, spread, mean / 2)
+        last = min(first + BLOCK, clients)
+        block = []
+        for group in groups:
+            begin, end = first / clients * len(group), last / clients * len(group)
+            block.append(group[round(begin) : round(end)])
+        parts += _dirichlet(block, last - first, draw, spread, mean / 2)
     return np.array_split(np.concatenate(parts), clients)
 
 
 def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
-    """Clients in random order take their mix from what is left, so the last ones take what the
-    others did not want.
-    """
+    """In random order clients take their mix; the last ones take what the others did not want."""
     left = np.array([len(group) for group in groups])
     sizes = _near_equal(int(left.sum()), clients, draw)
     counts = np.zeros((clients, len(groups)), np.int64)
@@ -272,9 +258,7 @@ def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: f
 
 
 def _near_equal(total: int, clients: int, draw: np.random.Generator) -> Indices:
-    """Sizes within SPREAD of the mean, for rounding never more than the next whole number
-    beyond.
-    """
+    """Sizes within SPREAD of the mean, or for rounding at most the next whole number beyond."""
     offset = draw.uniform(-1, 1, clients)
     offset -= offset.mean()
     return apportion(1 + SPREAD * offset / max(1.0, float(np.abs(offset).max())), total)
