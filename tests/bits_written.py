@@ -27,7 +27,7 @@ IGNORED = (".png", ".html", "lock", "told.json", "current.json")
 #: Keys that hold times, or what is made from the names of settings.
 APART = re.compile(r"second|phases|^config$|sha256")
 #: Where switches of a method became a method of their own.
-RENAMED = {("semifl", "semifl-table2")}
+RENAMED = {("semifl", "semifl-table2"), ("hassle", "hassle-release")}
 
 
 def compare(old: Path, new: Path) -> Found:

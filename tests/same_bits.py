@@ -53,13 +53,16 @@ LAYOUTS = ("hub:20", "all-hub", "each:4", "fraction:0.1", "fraction:0.5,0,1", "a
 DIRICHLET = {"semifl": "hub:100", "hassle": "LPL:10%", "scaffold": "fraction:0.1,0"}
 MODELS = ("cnn", "mlp", "lenet", "resnet8", "cnn13", "wrn-28-1")
 NORMS = ("static", "running", "group", "instance", "layer")
-#: Switches of 0.1's semifl that are settings of semifl-table2 now.
-ROWS: dict[str, dict[str, Any]] = {
-    "parallel": {"combine": "parallel"},
-    "parallel-batch": {"combine": "parallel", "labels_from": "batch", "mixup": False},
-    "fine-tune-batch": {"labels_from": "batch", "mixup": False},
-    "halves": {"combine": "halves"},
-    "halves-batch": {"combine": "halves", "labels_from": "batch", "mixup": False},
+#: Switches of 0.1's methods that are methods of their own now.
+MOVED = {"semifl": "semifl-table2", "hassle": "hassle-release"}
+SWITCHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "parallel": ("semifl", {"combine": "parallel"}),
+    "parallel-batch": ("semifl", {"combine": "parallel", "labels_from": "batch", "mixup": False}),
+    "fine-tune-batch": ("semifl", {"labels_from": "batch", "mixup": False}),
+    "halves": ("semifl", {"combine": "halves"}),
+    "halves-batch": ("semifl", {"combine": "halves", "labels_from": "batch", "mixup": False}),
+    "release": ("hassle", {"variant": "release", "residual_decay": 1e-4, "norm": "running"}),
+    "release-bare": ("hassle", {"variant": "release", "residual": False}),
 }
 COMPARISONS = {
     "hub": "semifl:threshold=0.2,epochs=1 fedavg-fixmatch-hub:threshold=0.2,epochs=1 "
@@ -98,9 +101,9 @@ def cases(inputs: Path) -> Iterator[Case]:
     for label, (name, changes) in VARIANTS.items():
         line = train(name, METHODS[name], holders(name, inputs), changes)
         yield Case(f"variants/{label}", (line,))
-    for label, changes in ROWS.items():
-        line = train("semifl", METHODS["semifl"], holders("semifl", inputs), changes)
-        yield Case(f"rows/{label}", (line,))
+    for label, (name, changes) in SWITCHES.items():
+        line = train(name, METHODS[name], holders(name, inputs), changes)
+        yield Case(f"switches/{label}", (line,))
     for partition in PARTITIONS:
         yield Case(f"splits/{partition}", tuple(divide(partition, layout) for layout in LAYOUTS))
     for name, labels in DIRICHLET.items():
@@ -127,10 +130,10 @@ def cases(inputs: Path) -> Iterator[Case]:
 
 def today(case: Case) -> Case:
     """The case as the new checkout knows it."""
-    if not case.name.startswith("rows/"):
+    if not case.name.startswith("switches/"):
         return case
-    _, _, *rest = case.lines[0]
-    return replace(case, lines=(("run", "semifl-table2", *rest),))
+    _, method, *rest = case.lines[0]
+    return replace(case, lines=(("run", MOVED[method], *rest),))
 
 
 def coloured(inputs: Path) -> Iterator[Case]:

@@ -65,7 +65,6 @@ CENTRAL = (
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "semifl-plain": ("semifl", {"mixup": False, "keep_momentum": False, "active": 0.5}),
     "semifl-statistics": ("semifl", {"statistics_from": "hub", "statistics_formula": "pooled"}),
-    "hassle-release": ("hassle", {"variant": "release", "residual_decay": 1e-4, "norm": "running"}),
     "hassle-bare": ("hassle", {"residual": False, "proximity": False, "threshold": 0.3}),
     "fed-shvr-plain": ("fed-shvr", {"correct": False, "normalise": False, "soft_weight": 0.0}),
     "fed-shvr-shift": ("fed-shvr", {"perturb": "shift", "ramped_labels": True, "norm": "running"}),

@@ -38,11 +38,15 @@ from fedglean.testing.random_generators import positions
 from fedglean.testing.small_federation import small_experiment
 from fedglean.testing.trial import Trial
 from fedglean.tree import Record, Tree
+from fedglean_papers.hassle_release import HassleRelease
 from fedglean_papers.semifl_rows import SemiFLRows
 
 SEMIFL = SemiFL(threshold=0.2, active=1.0, epochs=1)
 ROWS = SemiFLRows(threshold=0.2, active=1.0, epochs=1)
 HASSLE = Hassle(active=1.0, epochs=1, residual_steps=2, batch=10, rate=0.03)
+RELEASED = HassleRelease(
+    active=1.0, epochs=1, residual_steps=2, batch=10, rate=0.03, residual_decay=1e-4
+)
 SHVR = FedSHVR(epochs=1, labelled_batch=8, unlabelled_batch=8, ramp_epochs=4.0)
 
 CASES: dict[str, tuple[Method, str]] = {
@@ -57,7 +61,7 @@ CASES: dict[str, tuple[Method, str]] = {
     "semifl forgetting momentum": (replace(SEMIFL, keep_momentum=False), "static"),
     "hassle": (HASSLE, "static"),
     "hassle with running averages": (HASSLE, "running"),
-    "hassle as released": (replace(HASSLE, variant="release", residual_decay=1e-4), "running"),
+    "hassle as released": (RELEASED, "running"),
     "hassle without residuals": (replace(HASSLE, residual=False), "static"),
     "hassle without proximity": (replace(HASSLE, proximity=False), "static"),
     "hassle with a threshold": (replace(HASSLE, threshold=0.3), "static"),

@@ -40,6 +40,7 @@ from fedglean.runs.folder import Progress
 from fedglean.testing import check_method
 from fedglean.testing.play import play
 from fedglean.tree import Record
+from fedglean_papers.hassle_release import HassleRelease
 from fedglean_papers.semifl_rows import SemiFLRows
 from uploads import reply_of
 
@@ -426,24 +427,22 @@ def test_in_parallel_the_hubs_momentum_steps_from_the_model_that_it_has_trained(
         same(state.model, {name: value.detach() for name, value in live.items()})
 
 
-@pytest.mark.parametrize("variant", ["paper", "release"])
+@pytest.mark.parametrize("method", [Hassle(active=1.0), HassleRelease(active=1.0)])
 def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one_before_it(
-    variant: str,
+    method: Hassle,
 ) -> None:
     """Eqs. (7)-(9) once more; the released teacher is the other dual one round older, plus the
     other residual.
     """
-    method = Hassle(variant=variant, active=1.0)
+    is_released = isinstance(method, HassleRelease)
     names = ("supervised", "unsupervised", "supervised_residual", "unsupervised_residual")
     now = {name: small_model(seed) for seed, name in enumerate(names)}
     before = {name: small_model(seed) for seed, name in enumerate(names[:2], start=7)}
     case = experiment(method)
-    ask = first_request(
-        method.round(case.hub(2), Record(models=now, previous=before, tested=now, warm=True))
-    )
+    ask = first_request(method.round(case.hub(2), Record(models=now, previous=before, tested=now)))
     talk = method.client(case.federation.me(0, None, 0), Record(ask.message))
     work = talk.send(None)
-    if variant == "paper":
+    if not is_released:
         work = talk.send(SimpleNamespace(confident=case.federation.labelled[0]))
     images, label = drawn(0, 6), torch.arange(6) % 5
     zero = torch.zeros((), dtype=torch.long)
@@ -454,7 +453,7 @@ def test_hassles_residuals_learn_from_the_other_dual_or_as_released_from_the_one
     ):
         request = next(each for each in work.requests if each.models is now[f"{own}_residual"])
         student, teacher = now[f"{own}_residual"](images), now[other](images)
-        if variant == "release":
+        if is_released:
             teacher = before[other](images) + now[f"{other}_residual"](images)
         wanted, learnt = (
             (logits / temperature).softmax(-1) for logits in (teacher - now[own](images), student)

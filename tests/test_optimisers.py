@@ -52,6 +52,8 @@ def with_adamw(name: str) -> Method:
     kind = METHODS[name].method
     settings = dict(METHODS[name].defaults.get("settings", {}))
     settings |= {key: value for key, value in TRAINS_AT_ONCE.items() if key in fields_of(kind)}
+    if name == "hassle-release":
+        settings["threshold"] = 0.0  # it has none
     return replace(kind(**settings), optimiser=AdamW)
 
 

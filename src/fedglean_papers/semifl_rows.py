@@ -127,7 +127,7 @@ def _defaults(**settings: Any) -> dict[str, Any]:
     return {**SemiFL.defaults, "settings": {**SemiFL.defaults["settings"], **settings}}
 
 
-METHODS: Mapping[str, Entry] = {
+ROWS: Mapping[str, Entry] = {
     "fedavg-fixmatch-hub": Entry(
         SemiFLRows,
         "labels at the hub; FixMatch at clients beside training at the hub, then averaged: "

@@ -1,5 +1,5 @@
-"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels; two models, one for
-each kind of data.
+"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels, and a model for each
+kind of data.
 
 The supervised model learns from labelled images, the unsupervised one from images that the
 supervised one labelled. They help each other twice: two small residual models learn the difference
@@ -8,11 +8,7 @@ of their outputs (residual alignment), and each is pulled towards the other whil
 
 The paper's equations are the default, with the values it leaves open taken from the released code
 (proximity on the squared distance, temperatures 2 and 1, KL from teacher to student).
-`variant="release"` does what that code does otherwise: labels afresh for every batch, residual
-targets of the other dual as it was a round before and with its residual, the unsupervised model
-pulled to the previous supervised one, residuals tested on duals one round older, and one round for
-the residuals alone. Its momentum leaking from client to client is not reproduced: it depends on the
-order of clients.
+What that code does otherwise is `hassle-release`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,12 +45,11 @@ RESIDUALS = ("supervised_residual", "unsupervised_residual")
 
 @dataclass(frozen=True)
 class HassleState(State):
-    """All models, the duals of the round before, what is tested, and whether residuals are warm."""
+    """All models, the duals of the round before, and what is tested."""
 
     models: dict[str, Model]
     previous: dict[str, Model]
     tested: dict[str, Model]
-    warm: bool
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,8 @@ class Hassle(Method):
             "proximity_weight": 0.1,
         },
     }
+
+    retired: ClassVar[Mapping[str, tuple[Any, str]]] = {"variant": ("paper", "hassle-release")}
 
     active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
     epochs: int = setting(10, "local epochs of the two models", low=1)
@@ -112,22 +109,6 @@ class Hassle(Method):
         low=0,
         high=1,
     )
-    variant: str = setting(
-        "paper",
-        "the paper's equations, or what the released code does",
-        choices=("paper", "release"),
-    )
-
-    def __post_init__(self) -> None:
-        if self.variant == "release" and self.threshold:
-            raise ConfigError(
-                "the released code makes pseudo-labels for every batch and has no threshold; set "
-                "threshold = 0"
-            )
-
-    @property
-    def released(self) -> bool:
-        return self.variant == "release"
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not any(client.labelled for client in clients):
@@ -140,10 +121,7 @@ class Hassle(Method):
         if self.residual:
             models |= {name: make(name, self.residual_width) for name in RESIDUALS}
         return HassleState(
-            models=models,
-            previous={name: models[name] for name in DUALS},
-            tested=models,
-            warm=False,
+            models=models, previous={name: models[name] for name in DUALS}, tested=models
         )
 
     def predictors(self, state: HassleState) -> dict[str, Model | Mixture]:
@@ -158,34 +136,18 @@ class Hassle(Method):
         return {"EM": Mixture(models, (0.5,) * 4), **sides}
 
     async def round(self, hub: Hub, state: HassleState) -> HassleState:
-        if self.released and self.residual and not state.warm:
-            state = await self.exchange(
-                hub, state, hub.sample(self.active, name="warm-up"), duals=False
-            )
-        return await self.exchange(hub, state, hub.sample(self.active), duals=True)
-
-    async def exchange(
-        self, hub: Hub, state: HassleState, to: list[int], duals: bool
-    ) -> HassleState:
         """Send all models, and the supervised one before them, which labels; average what comes
         back by n_L and n_U.
-
-        The released code teaches residuals by both duals of the round before, so there both go out.
         """
-        message = {**state.models, "previous": state.previous["supervised"], "duals": duals}
-        if self.released and self.residual:
-            message["previous_unsupervised"] = state.previous["unsupervised"]
-        reply = await Ask(self.client, to, message)
-        models = await with_statistics(
-            {name: reply.mean(name) for name in state.models}, hub, "everyone"
-        )
+        message = {**state.models, "previous": state.previous["supervised"]}
+        reply = await Ask(self.client, hub.sample(self.active), message)
+        means = {name: reply.mean(name) for name in state.models}
+        models = await with_statistics(means, hub, "everyone")
         old = {name: state.models[name] for name in DUALS}
         # A residual was trained against the duals that were sent: it is tested with those (w^(t-1)
         # + r^(t)).
-        tested = models | (state.previous if self.released else old) if self.residual else models
-        return HassleState(
-            models=models, previous=old if duals else state.previous, tested=tested, warm=True
-        )
+        tested = models | old if self.residual else models
+        return HassleState(models=models, previous=old, tested=tested)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         work: dict[str, Train] = {}
@@ -208,11 +170,7 @@ class Hassle(Method):
         )
 
     async def label(self, me: Me, message: Record) -> Images:
-        """Eq. (11), or eq. (5) without residuals; the released code labels each batch by itself, in
-        the loss.
-        """
-        if self.released:
-            return me.unlabelled
+        """Eq. (11), or eq. (5) without residuals."""
         guess = await Predict(self.labeller(message), me.unlabelled, threshold=self.threshold)
         return guess.confident
 
@@ -225,47 +183,37 @@ class Hassle(Method):
     def trainings(self, own: str, other: str, images: Images, message: Record) -> dict[str, Train]:
         """The dual model of one kind of data and its residual."""
         streams = {"images": Stream(images, view=self.view, batch=self.batch)}
-        sgd = self.optimiser(self.rate, self.momentum)
-        other_dual = message.previous if self.released and own == "unsupervised" else message[other]
-        frozen: dict[str, Any] = {
-            "other": other_dual.parameters,
-            "labeller": self.labeller(message),
+        work = {
+            own: Train(
+                message[own],
+                streams,
+                self.dual_loss,
+                self.optimiser(self.rate, self.momentum),
+                epochs=self.epochs,
+                frozen={"other": message[other].parameters},
+            )
         }
-        work = {}
-        if message.duals:
-            work[own] = Train(
-                message[own], streams, self.dual_loss, sgd, epochs=self.epochs, frozen=frozen
-            )
         if self.residual:
-            frozen = {
-                "own": message[own],
-                "other": message[other],
-                "labeller": self.labeller(message),
+            losses = {
+                "supervised": self.supervised_residual_loss,
+                "unsupervised": self.unsupervised_residual_loss,
             }
-            if self.released:
-                before = (
-                    message.previous if other == "supervised" else message.previous_unsupervised
-                )
-                frozen |= {"other": before, "other_residual": message[f"{other}_residual"]}
-            loss = (
-                self.supervised_residual_loss
-                if own == "supervised"
-                else self.unsupervised_residual_loss
-            )
-            decayed = self.optimiser(self.rate, self.momentum, decay=self.residual_decay)
-            name = f"{own}_residual"
-            work[name] = Train(
-                message[name], streams, loss, decayed, steps=self.residual_steps, frozen=frozen
+            work[f"{own}_residual"] = Train(
+                message[f"{own}_residual"],
+                streams,
+                losses[own],
+                self.optimiser(self.rate, self.momentum, decay=self.residual_decay),
+                steps=self.residual_steps,
+                frozen={"own": message[own], "other": message[other]},
             )
         return work
 
     def dual_loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         """Eq. (12)."""
-        loss = cross_entropy(model(batch.images.images), _labels(batch, frozen))
+        loss = cross_entropy(model(batch.images.images), batch.images.label)
         if self.proximity:
-            loss = loss + self.proximity_weight * squared_distance(
-                model.parameters, frozen["other"]
-            )
+            distance = squared_distance(model.parameters, frozen["other"])
+            loss = loss + self.proximity_weight * distance
         return loss
 
     def supervised_residual_loss(self, residual: Model, batch: Batch, frozen: Tree) -> Tensor:
@@ -281,15 +229,5 @@ class Hassle(Method):
         images = batch.images.images
         output, own = residual(images), frozen["own"].evaluate(images).detach()
         difference = frozen["other"].evaluate(images).detach() - own
-        if "other_residual" in frozen:
-            difference = difference + frozen["other_residual"].evaluate(images).detach()
         learned = distillation(output, difference, temperature)
-        return cross_entropy(own + output, _labels(batch, frozen)) + self.residual_weight * learned
-
-
-def _labels(batch: Batch, frozen: Tree) -> Tensor:
-    """The batch's labels; where it has none, those that the labeller gives this very view."""
-    if batch.images.label is not None:
-        return batch.images.label
-    label: Tensor = frozen["labeller"].evaluate(batch.images.images).detach().argmax(-1)
-    return label
+        return cross_entropy(own + output, batch.images.label) + self.residual_weight * learned

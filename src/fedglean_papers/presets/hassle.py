@@ -29,12 +29,7 @@ _RESIDUAL = {
     "residual_decay": 0.0,
 }
 _PROXIMITY = {"proximity": True, "proximity_weight": 0.001}
-_LABELLING = {
-    "threshold": 0.0,
-    "supervised_temperature": 2.0,
-    "unsupervised_temperature": 1.0,
-    "variant": "paper",
-}
+_LABELLING = {"threshold": 0.0, "supervised_temperature": 2.0, "unsupervised_temperature": 1.0}
 _HASSLE = {**_LOCAL, "view": "weak", **_RESIDUAL, **_PROXIMITY, **_LABELLING}
 _FEDAVG = {**_LOCAL, "decay": 0.0, "annealed": False, "view": "weak"}
 _MATCHING = {"threshold": 0.75, "helpers": 2, "helper_interval": 10, "supervised_weight": 10.0}
