@@ -50,6 +50,7 @@ NOT_HERE = {
     "pip install": "tests install nothing",
     "fedglean watch": "it serves until it is stopped; test_report_browser.py looks at its page",
     "fedglean campaign": "published data; test_campaign.py reads the page's file",
+    "fedglean verify": "it trains what a campaign did; test_verify.py does, too",
     "fedglean reproduce hassle-table1": "published data; test_reproduce.py runs studies",
 }
 #: Words of a command that say it needs data which not every machine has.

@@ -25,8 +25,8 @@ DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT}
 INTERRUPTED = 130
 #: In the order in which a newcomer needs them; any other command comes last.
 ORDER = (
-    "demo run resume compare report watch predict export partition list config reproduce campaign "
-    "tensorboard deploy"
+    "demo run resume compare report watch predict export partition list config reproduce "
+    "campaign verify tensorboard deploy"
 )
 
 
