@@ -23,7 +23,7 @@ from fedglean.errors import ConfigError, RoundError
 from fedglean.federation.plan import function_name, function_of
 from fedglean.inputs.images import Images, Predictions
 from fedglean.method import Ask, Expect
-from fedglean.runs.config import resolve, to_toml
+from fedglean.runs.config import make_method, resolve, to_toml
 from fedglean.runs.experiment import prepare, settled_for
 from fedglean.sealed import pack, unpack, write_whole
 from fedglean.uploads import Refusal, Upload
@@ -62,9 +62,10 @@ class Queue:
 
     def serve(self, exchange, blocks, states):
         jobs = []
+        method = make_method(self.config)
         for number, block in enumerate(blocks):
             job = self.folder / f"{exchange.round}-{exchange.number}-{number}.job"
-            write_whole(job, job_bytes(exchange, block, states.states))
+            write_whole(job, job_bytes(method, exchange, block, states.states))
             script = job.with_suffix(".sh")
             command = shlex.join([sys.executable, __file__, str(job)])
             script.write_text(f"#!/bin/sh\nexec {command}\n")
@@ -89,7 +90,7 @@ class Queue:
         return content
 
 
-def job_bytes(exchange, block, states):
+def job_bytes(method, exchange, block, states):
     """What a job is told; the client's function by its name."""
     ask = exchange.ask
     content = {
@@ -100,7 +101,7 @@ def job_bytes(exchange, block, states):
     }
     return pack(
         content,
-        function=function_name(ask.client, getattr(ask.client, "__self__", exchange)),
+        function=function_name(ask.client, getattr(ask.client, "__self__", method)),
         once=list(ask.once),
         collect=ask.collect,
         purpose=ask.purpose,

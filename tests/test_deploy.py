@@ -27,6 +27,7 @@ from fedglean.federation.letters import (
 )
 from fedglean.federation.states import States
 from fedglean.method import Upload
+from fedglean.runs.config import configure
 from fedglean.runs.experiment import Experiment, prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing.difference import difference
@@ -69,6 +70,38 @@ def test_a_federation_ends_in_the_model_of_a_simulation(method: str, tmp_path: P
     assert all(
         difference(here.kept.states[client], kept[client], ROUNDING) is None for client in kept
     )
+
+
+BESIDE = """
+from dataclasses import dataclass
+from fedglean import Ask, Method, Upload
+from fedglean.tree import Record, map
+
+async def shrink(me, message):
+    model = map(lambda leaf: leaf * (1 - 0.1 / (1 + me.number)), message.model)
+    return Upload(model=model, weight=1 + len(me.labelled))
+
+@dataclass(frozen=True)
+class Shrinking(Method):
+    async def round(self, hub, state):
+        reply = await Ask(shrink, to=hub.everyone, message={"model": state.model})
+        return Record(model=reply.mean("model"))
+
+METHODS = {"shrinking": Shrinking}
+"""
+
+
+def test_a_client_function_may_stand_beside_the_class(tmp_path: Path) -> None:
+    """Each side finds it in its own copy of the file, whatever that is called."""
+    for name in ("hub.py", "branch.py"):
+        (tmp_path / name).write_text(BESIDE)
+    options: dict[str, Any] = {"clients": 3, "labels": "each:5", "rounds": 2, "model": "mlp"}
+    config = configure("shrinking", norm="group", device="cpu", use=tmp_path / "hub.py", **options)
+    experiment = prepare(config)
+    own = branches(experiment, tmp_path)
+    own = [replace(branch, use=str(tmp_path / "branch.py")) for branch in own]
+    here, there = played(experiment), played(on_flower(experiment, LocalGrid(own)))
+    assert not refusals(there) and same(here, there)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -16,8 +16,9 @@ from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.letters import Declaration, write
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import Unable, function_of
+from fedglean.federation.plan import Unable, function_name, function_of
 from fedglean.federation.states import States
+from fedglean.methods.common import _measure
 from fedglean.runs.experiment import prepare
 from fedglean.runs.folder import Progress
 from fedglean.testing.engines import with_delivery
@@ -313,11 +314,33 @@ def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["os:system", "fedglean.methods.common:Model", "_secret", "sgd", "start.__call__", ""]
+    "name",
+    [
+        "os:system",
+        "fedglean.methods.common:Model",
+        "fedglean.methods.common:supervised",
+        "_secret",
+        "sgd",
+        "start.__call__",
+        ":with_momentum",
+        ":SemiFL",
+        ":",
+        "",
+    ],
 )
 def test_a_hub_can_name_client_functions_only(name: str) -> None:
     with pytest.raises(Unable, match="there is no client function"):
         function_of(name, prepare(small("semifl")).method)
+
+
+def test_only_what_has_a_name_in_the_methods_module_can_be_asked_for() -> None:
+    async def inner(me: Any, message: Any) -> None: ...
+
+    method = prepare(small("semifl")).method
+    assert function_name(method.client, method) == "client"
+    assert function_of(function_name(_measure, method), method) is _measure
+    with pytest.raises(TypeError, match="inner cannot be named to a branch"):
+        function_name(inner, method)
 
 
 @pytest.mark.parametrize(

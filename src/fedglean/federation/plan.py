@@ -1,7 +1,9 @@
 """All of a run that a branch must know to answer, and how client functions are named to it."""
 
 import importlib
+import sys
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from types import FunctionType
 from typing import Any, Self
 
@@ -84,35 +86,48 @@ def _additions(config: Config) -> list[str]:
 
 
 def function_name(client: ClientFunction, method: Method) -> str:
-    """The client's side of an exchange by name: one of the method's own functions, or one that
-    methods share.
+    """How a branch is told which client function to run.
+
+    NAME is a function of the method's class, :NAME one of the module that defines the class, and
+    MODULE:NAME one that methods of the package share.
     """
     if getattr(client, "__self__", None) is method:
         return client.__name__
-    name = f"{client.__module__}:{client.__qualname__}"
-    if _shared(name) is not client:
-        raise TypeError(
-            f"{name} cannot be named to a branch: it is neither the method's own nor one of its "
-            "package"
-        )
-    return name
+    for name in (f":{client.__name__}", f"{client.__module__}:{client.__name__}"):
+        if _find(name, method) is client:
+            return name
+    raise TypeError(
+        f"{client.__module__}:{client.__qualname__} cannot be named to a branch: it is no function "
+        "of the method's class, of the module that defines the class, or of the methods' package"
+    )
 
 
 def function_of(name: str, method: Method) -> ClientFunction:
-    found: Any = None
-    if ":" in name:
-        found = _shared(name)
-    elif isinstance(getattr(type(method), name, None), FunctionType) and name[0] != "_":
-        found = getattr(method, name)
+    """The client function of that name, of this side's own code."""
+    found = _find(name, method)
     if found is None:
         raise Unable(f"there is no client function '{name[:100]}' in {type(method).__name__}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def _shared(name: str) -> FunctionType | None:
-    """A function of the methods' package and of no other."""
-    module, _, own = name.partition(":")
-    if not module.startswith("fedglean.methods."):
-        return None
-    found = getattr(importlib.import_module(module), own, None)
-    return found if isinstance(found, FunctionType) and found.__module__ == module else None
+def _find(name: str, method: Method) -> ClientFunction | None:
+    module, is_beside_class, own = name.rpartition(":")
+    if not is_beside_class:
+        is_public = not name.startswith("_")
+        is_function = isinstance(getattr(type(method), name, None), FunctionType)
+        return getattr(method, name) if is_public and is_function else None
+    modules = [kind.__module__ for kind in type(method).__mro__]
+    if module.startswith("fedglean.methods."):
+        modules = [importlib.import_module(module).__name__]
+    elif module:
+        modules = []
+    for where in modules:
+        found = getattr(sys.modules.get(where), own, None)
+        # Of a module only what can be a client function, and is of the same package.
+        if iscoroutinefunction(found) and _package(found.__module__) == _package(where):
+            return found
+    return None
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
