@@ -47,6 +47,7 @@ GROUP = "fedglean"
 PACKAGE = "fedglean"
 PLAIN = (str, int, float, bool, type(None))
 NAME = r"[A-Za-z0-9][\w.-]*"
+_WITH_VALUE = rf"{NAME}(:\S+)?"
 
 Rows = Mapping[str, Any]
 
@@ -62,9 +63,10 @@ def _function(word: str, name: str, thing: Any) -> str | None:
 def _net(word: str, name: str, net: Any) -> str | None:
     """A module of torch is what comes to mind first."""
     how = "give a function of layers and images; docs/tutorial-method.md has one"
-    if inspect.isclass(net) or isinstance(net, Module):
-        what = "a class" if inspect.isclass(net) else "a torch module"
-        return f"the model '{name}' is {what}; {how}"
+    if inspect.isclass(net):
+        return f"the model '{name}' is a class; {how}"
+    if isinstance(net, Module):
+        return f"the model '{name}' is a torch module; {how}"
     if not callable(net):
         return _function(word, name, net)
     try:
@@ -101,20 +103,17 @@ def _method(word: str, name: str, kind: Any) -> str | None:
     return None
 
 
-def _anything(word: str, name: str, thing: Any) -> None:
+def _nothing_more(word: str, name: str, thing: Any) -> None:
+    """Its type says enough."""
     return None
-
-
-def _exactly(word: str, name: str, rows: Rows) -> Any:
-    if name not in rows:
-        raise unknown(word, name, rows)
-    return rows[name]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What may be named in one place: the package's own rows, of what type rows are and what is
-    wrong with the first field of one, how a name is written and found.
+    """What may be named in one place.
+
+    `row` is the type of its rows, `own` are the package's; `problem` says what is wrong with the
+    first field of a row, `find` finds a name that is no key, and `form` is how names are written.
     """
 
     word: str
@@ -127,13 +126,24 @@ class Table:
     @property
     def takes_values(self) -> bool:
         """Whether names are forms, such as "classes:K"."""
-        return self.form != NAME and ":" in self.form
+        return self.form == _WITH_VALUE
 
     def found(self, name: str, rows: Rows) -> Any:
-        return _exactly(self.word, name, rows) if self.find is None else self.find(name, rows)
+        if name in rows:
+            return rows[name]
+        if self.find is None:
+            raise unknown(self.word, name, rows)
+        return self.find(name, rows)
+
+    def problem_of(self, name: str, row: Any) -> str | None:
+        """What is wrong with a row, if anything."""
+        if not isinstance(row, self.row):
+            what = "class" if self.row is Entry else "function"
+            kinds = f"a {what} or its {self.row.__name__}"
+            return f"the {self.word} '{name}' must be {kinds}, but is of type {type(row).__name__}"
+        return self.problem(self.word, name, getattr(row, fields(self.row)[0].name))
 
 
-_WITH_VALUE = rf"{NAME}(:\S+)?"
 TABLES: Mapping[str, Table] = {
     "METHODS": Table("method", Entry, METHODS, _method),
     "MODELS": Table("model", NetKind, MODELS, _net, net_of),
@@ -150,7 +160,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "VIEWS": Table("view", View, VIEWS),
     "STRONG": Table("strong augmentation", Strong, STRONG),
-    "PRESETS": Table("preset", Preset, {}, _anything, form=r"[A-Za-z0-9][\w./-]*"),
+    "PRESETS": Table("preset", Preset, {}, _nothing_more, form=r"[A-Za-z0-9][\w./-]*"),
     "OPTIMISERS": Table("optimiser", OptimiserKind, OPTIMISERS),
     "AGGREGATES": Table(
         "aggregate", AggregateKind, AGGREGATES, find=partial(of_form, "aggregate"), form=_WITH_VALUE
@@ -158,14 +168,15 @@ TABLES: Mapping[str, Table] = {
     "EXECUTORS": Table("executor", ExecutorKind, EXECUTORS),
     "PLACEMENTS": Table("placement", PlacementKind, PLACEMENTS),
     "TRACKERS": Table("tracker", TrackerKind, TRACKERS),
-    "STUDIES": Table("table, figure or theorem", Study, {}, _anything),
+    "STUDIES": Table("table, figure or theorem", Study, {}, _nothing_more),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Addition:
-    """A module that adds something: what sentences call it, its text, a digest ("" for the
-    package's own), and its rows by table and name.
+    """A module that adds rows by table and name; sentences call it by its title.
+
+    The digest is "" for the package's own.
     """
 
     title: str
@@ -187,12 +198,14 @@ class Names:
     """All that can be named: rows by table and name. `use` is the full path of the user's file.
 
     `closed` is that file where it may not be run: whatever only it could bring is refused.
+    `imported` lists the tables and names of what `importing` added.
     """
 
     use: str | None
     additions: tuple[Addition, ...]
     tables: Mapping[str, Rows]
     closed: Addition | None = None
+    imported: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, use: Path | str | None = None, is_own: bool = True) -> "Names":
@@ -218,13 +231,12 @@ class Names:
     def __reduce__(self) -> Any:
         """Other processes read the file themselves, and it must be the same."""
         ran = [each.digest for each in self.additions if each.title == self.use]
-        return _again, (self.use, ran, self._places())
+        return _again, (self.use, ran, self.imported)
 
     def find(self, table: str, name: str) -> Any:
         """The row of a name, or of a form with its value."""
-        rows = self.tables[table]
         try:
-            return rows[name] if name in rows else TABLES[table].found(name, rows)
+            return TABLES[table].found(name, self.tables[table])
         except ConfigError:
             if self.closed is None:
                 raise
@@ -254,11 +266,21 @@ class Names:
         return self.closed if self.is_closed_to(table, name) else None
 
     def digests(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
-        """Of what brings these names, each with its table; the package itself counts for
-        nothing.
-        """
-        holders = [self.holder(table, name) for table, name in chosen]
-        return sorted({each.digest for each in holders if each is not None and each.digest})
+        """Of what brings these names, each with its table; the package's own is not among them."""
+        found = set()
+        for table, name in chosen:
+            holder = self.holder(table, name)
+            if holder is not None and holder.digest:
+                found.add(holder.digest)
+        return sorted(found)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Methods by what else people call them."""
+        found: dict[str, str] = {}
+        for name, entry in self.tables["METHODS"].items():
+            found |= dict.fromkeys(entry.aliases, name)
+        return found
 
     def importing(self, table: str, name: str, is_own: bool = True) -> "Names":
         """With what a name of the form `module:Name` stands for, if it is one."""
@@ -272,28 +294,18 @@ class Names:
                 "names; it is not imported, for you have not named it before; allow it with "
                 "--trust (in Python: trust=True)"
             )
-        addition = _imported(table, name, named[1], named[2])
+        additions = (*self.additions, _imported(table, name, named[1], named[2]))
         if is_own:
             remember(allowed)
-        additions = (*self.additions, addition)
-        return replace(self, additions=additions, tables=_merged(additions))
-
-    def _places(self) -> list[tuple[str, str]]:
-        """Tables and names of all that was imported."""
-        return [
-            (table, name)
-            for each in self.additions
-            for table, rows in each.rows.items()
-            for name in rows
-            if PLACE.fullmatch(name) and not TABLES[table].takes_values
-        ]
+        imported = (*self.imported, (table, name))
+        return replace(self, additions=additions, tables=_merged(additions), imported=imported)
 
 
-def _again(use: str | None, ran: list[str], places: list[tuple[str, str]]) -> Names:
+def _again(use: str | None, ran: list[str], imported: Iterable[tuple[str, str]]) -> Names:
     names = Names.of(use, is_own=bool(ran))
     if not set(ran) <= {each.digest for each in names.additions}:
         raise ConfigError(f"{use} was changed since this run started; restore it")
-    for table, name in places:
+    for table, name in imported:
         names = names.importing(table, name)
     return names
 
@@ -339,9 +351,7 @@ def _text(path: Path) -> bytes:
 
 @cache
 def _of_file(path: Path, text: bytes) -> Addition:
-    """Run once for each content, so that classes stay the same while configurations that use other
-    files come by.
-    """
+    """Run once for each content, so that classes stay the same for all configurations."""
     addition = Addition(str(path), text, digest_of(text))
     module = ModuleType(f"fedglean_use_{path.stem}_{addition.digest[:8]}")
     module.__file__ = str(path)
@@ -378,7 +388,7 @@ def _imported(table: str, name: str, module_name: str, attribute: str) -> Additi
         raise ConfigError(f"the {word} '{name}' cannot be imported: {_sentence(error)}") from error
     text = _source_of(module)
     row = _row(TABLES[table], thing)
-    problem = _problem_of_row(TABLES[table], name, row)
+    problem = TABLES[table].problem_of(name, row)
     if problem is not None:
         raise ConfigError(problem)
     return Addition(module_name, text, digest_of(text), {table: {name: row}})
@@ -403,7 +413,7 @@ def _with_rows(addition: Addition, module: object) -> Addition:
         rows[table] = {}
         for name, thing in own.items():
             row = _row(kind, thing)
-            problem = _problem_of_name(kind, name, own) or _problem_of_row(kind, name, row)
+            problem = _problem_of_name(kind, name, own) or kind.problem_of(name, row)
             if problem is not None:
                 raise ConfigError(f"{addition.place(table, name)}: {problem}")
             rows[table][name] = row
@@ -425,17 +435,10 @@ def _problem_of_name(table: Table, name: object, own: Mapping[Any, Any]) -> str 
             f"{name!r} is not a valid name for a {table.word}; use letters, digits, '-', '_' and "
             "'.'"
         )
-    if len([each for each in own if _kind(str(each)) == _kind(name)]) > 1:
+    kinds = [_kind(str(each)) for each in own]
+    if kinds.count(_kind(name)) > 1:
         return f"there are two forms of the {table.word} '{_kind(name)}'; keep one"
     return None
-
-
-def _problem_of_row(table: Table, name: str, row: Any) -> str | None:
-    if not isinstance(row, table.row):
-        what = "class" if table.row is Entry else "function"
-        kinds = f"a {what} or its {table.row.__name__}"
-        return f"the {table.word} '{name}' must be {kinds}, but is of type {type(row).__name__}"
-    return table.problem(table.word, name, getattr(row, fields(table.row)[0].name))
 
 
 def _summary(thing: Any) -> str:
@@ -448,15 +451,15 @@ def _summary(thing: Any) -> str:
 def _line_of(text: bytes, table: str, name: object) -> int | None:
     """The line of a name in a table, or else of the table."""
     for node in ast.parse(text).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == table for target in targets):
-            keys = getattr(getattr(node, "value", None), "keys", None)
-            found = [
-                key.lineno
-                for key in keys or ()
-                if isinstance(key, ast.Constant) and key.value == name
-            ]
-            return found[0] if found else node.lineno
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
+            continue
+        for key in getattr(node.value, "keys", ()):
+            if isinstance(key, ast.Constant) and key.value == name:
+                return key.lineno
+        return node.lineno
     return None
 
 
@@ -464,12 +467,11 @@ def _place_of(error: BaseException, path: str) -> str:
     """Where in a file an error came up."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f"{path}, line {error.lineno}"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == path
-    ]
-    return f"{path}, line {lines[-1]}" if lines else path
+    line: int | None = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == path:
+            line = frame.lineno
+    return path if line is None else f"{path}, line {line}"
 
 
 def _sentence(error: BaseException) -> str:

@@ -38,13 +38,15 @@ from fedglean.methods.vrl_sgd import VRLSGD
 
 @dataclass(frozen=True)
 class Entry:
-    """A method under a name, with the parts of a configuration in which it makes sense: its own
-    `defaults`, if none are given.
+    """A method under a name; `aliases` are what else people call it.
+
+    `defaults` are the parts of a configuration in which it makes sense: its own, if none are given.
     """
 
     method: type[Method]
     summary: str
     defaults: Mapping[str, Any] = None  # type: ignore[assignment]
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.defaults is None:
@@ -201,6 +203,7 @@ METHODS: Mapping[str, Entry] = {
     "fixmatch": Entry(
         FixMatch,
         "one site, no federation; strong views learn the confident answer to weak ones (2020)",
+        aliases=("fixmatch-hub",),
     ),
     "fl2": Entry(
         FL2,
@@ -219,13 +222,14 @@ METHODS: Mapping[str, Entry] = {
         CBAFed,
         "fully labelled and unlabelled clients; class-balanced thresholds, residual weights (2023)",
     ),
-    "hub-only": Entry(HubTraining, "the hub's labels alone: the floor that clients must beat"),
+    "hub-only": Entry(
+        HubTraining,
+        "the hub's labels alone: the floor that clients must beat",
+        aliases=("labels-only",),
+    ),
     "hub-all": Entry(
         HubTraining,
         "all images labelled at the hub, no federation: a ceiling",
         {"rounds": 40, "split": {"labels": "all-hub"}, "settings": {"epochs": 1, "batch": 50}},
     ),
 }
-
-#: What else people call some of them.
-ALIASES = {"labels-only": "hub-only", "fixmatch-hub": "fixmatch"}

@@ -19,7 +19,6 @@ from fedglean.data.partition import dealer
 from fedglean.data.sources import OWN, PUBLISHED
 from fedglean.errors import ConfigError, UntrustedError, unknown
 from fedglean.method import Method
-from fedglean.methods import ALIASES
 from fedglean.models import NORMS
 from fedglean.names import Names
 from fedglean.schema import BESIDE, fields_of, read, setting, shown, values, write
@@ -393,9 +392,9 @@ def _method_name(layers: Sequence[Layer], names: Names) -> str:
         how = "the file of one's own goes into `use`"
         raise ConfigError(f"a method is given by its name, not as {chosen!r}; {how}")
     known = names.tables["METHODS"]
-    if chosen not in known and chosen not in ALIASES and names.closed is None:
-        raise unknown("method", chosen, [*known, *ALIASES])
-    return chosen if chosen in known else ALIASES.get(chosen, chosen)
+    if chosen not in known and chosen not in names.aliases and names.closed is None:
+        raise unknown("method", chosen, [*known, *names.aliases])
+    return chosen if chosen in known else names.aliases.get(chosen, chosen)
 
 
 def _refuse_ignored(config: Config, given: Layer) -> None:
