@@ -3,7 +3,7 @@
 from fedglean.__main__ import main
 
 # Each enters its commands.
-from fedglean.cli import campaign, compare, deploy, export, look, report, reproduce, train, verify  # noqa: F401  # noqa: F401
+from fedglean.cli import campaign, compare, deploy, export, look, report, reproduce, train, verify  # noqa: F401
 from fedglean.cli.shared import app
 
 __all__ = ["app", "main"]
