@@ -30,7 +30,7 @@ ROOMS = {
     "method": "inputs models optimiser randomness schema tree uploads",
     "methods": "errors inputs.images losses method models optimiser randomness tree",
     "data": "errors inputs method randomness schema sealed tree",
-    "exchange": "errors inputs method tree uploads",
+    "exchange": "errors inputs method randomness tree uploads",
     "engine": f"{PURE} data.federation exchange sealed version",
     "trust": "errors sealed",
     "studies": "",

@@ -13,6 +13,7 @@ from fedglean.exchange.exchange import (
     check_aggregate,
     check_quorum,
     keep_states,
+    lost_in,
     merge,
     reply_to,
     sent_bytes,
@@ -76,13 +77,18 @@ class Exchanger:
     quorum: float = 0.5
     aggregate: Aggregate = MEAN
     observe: Observer | None = None
+    lost: float = 0.0
 
     def exchange(self, exchange: Exchange, states: ClientStates) -> tuple[Reply, int]:
         """The reply to an ask and the bytes that were sent out."""
         check_aggregate(exchange.ask, self.aggregate)
-        blocks = blocks_of(exchange.ask, self.count, self.block)
-        results = self.placement.serve(exchange, blocks, states)
+        results = self.placement.serve(exchange, self.blocks(exchange), states)
         return self.settle(exchange, results, states)
+
+    def blocks(self, exchange: Exchange) -> list[list[int]]:
+        """The blocks of clients to serve, without those whose answer would get lost."""
+        lost = lost_in(exchange, self.lost) if self.lost else ()
+        return blocks_of(exchange.ask, self.count, self.block, lost)
 
     def settle(
         self, exchange: Exchange, results: Iterator[BlockResult], states: ClientStates
@@ -95,14 +101,15 @@ class Exchanger:
                 self.observe(guess)
         check_quorum(exchange, whole, self.quorum)
         reply = reply_to(exchange, whole, self.aggregate)
-        return reply, sent_bytes(exchange.ask, whole.told)
+        told = sorted(exchange.ask.asked) if self.lost else whole.told
+        return reply, sent_bytes(exchange.ask, told)
 
 
 def exchange_together(
     asked: Sequence[tuple[Exchanger, Exchange, ClientStates]],
 ) -> list[tuple[Reply, int]]:
     """Exchanges of several seeds on one executor: the first blocks of all are one block to it."""
-    blocks = [blocks_of(exchange.ask, each.count, each.block) for each, exchange, _ in asked]
+    blocks = [exchanger.blocks(exchange) for exchanger, exchange, _ in asked]
     results: list[list[BlockResult]] = [[] for _ in asked]
     for row in range(max(map(len, blocks))):
         waiting = []

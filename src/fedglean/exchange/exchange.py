@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fedglean import tree
@@ -12,6 +13,7 @@ from fedglean.exchange.gate import Admitted, Envelope, Gate, needed
 from fedglean.exchange.states import ClientStates
 from fedglean.inputs.images import Predictions
 from fedglean.method import Ask, Declared
+from fedglean.randomness import fold, fold_int, uniform
 from fedglean.tree import Tree
 from fedglean.uploads import Refusal, Reply, Reports, Upload, add_reports
 
@@ -118,12 +120,20 @@ def merge(results: Iterable[BlockResult], aggregate: Aggregate) -> BlockResult:
     return whole
 
 
-def blocks_of(ask: Ask, clients: int, size: int) -> list[list[int]]:
+def blocks_of(ask: Ask, clients: int, size: int, lost: Sequence[int] = ()) -> list[list[int]]:
     """The asked clients in the blocks in which they are served, and their uploads combined."""
     if strangers := ask.asked.difference(range(clients)):
         raise ValueError(f"clients are 0 to {clients - 1}; an Ask cannot go to {min(strangers)}")
-    asked = sorted(ask.asked)
+    asked = sorted(ask.asked.difference(lost))
     return [asked[begin : begin + size] for begin in range(0, len(asked), size)]
+
+
+def lost_in(exchange: Exchange, share: float) -> list[int]:
+    """The clients of an exchange whose answer gets lost: about this share of those asked."""
+    asked = sorted(exchange.ask.asked)
+    keys = fold(fold_int(exchange.key, "lost"), torch.tensor(asked, dtype=torch.int64))
+    is_lost = (uniform(keys) < share).tolist()
+    return [client for client, lost in zip(asked, is_lost, strict=True) if lost]
 
 
 def reply_to(exchange: Exchange, whole: BlockResult, aggregate: Aggregate) -> Reply:

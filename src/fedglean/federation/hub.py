@@ -20,7 +20,7 @@ from fedglean.data.split_file import of_this
 from fedglean.engine.device import chosen_device
 from fedglean.engine.loop import Loop
 from fedglean.engine.placement import Exchanger
-from fedglean.errors import FedgleanError, StorageError
+from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.federation.carrier import Carrier
 from fedglean.federation.journal import Journal, OnRound
 from fedglean.federation.letters import Declaration
@@ -89,6 +89,10 @@ def federate(
 def _federate(
     carrier: Carrier, config: Config, options: HubOptions, tell: Tell, on_round: OnRound
 ) -> Run:
+    if config.gate.lost is not None:
+        raise ConfigError(
+            "gate.lost is for simulations: real answers get lost anyway; leave it out"
+        )
     out, images = options.out, hub_images(options.images)
     shape = list(images.test_images.shape[1:])
     mailbox = Mailbox(carrier, options, images.classes, shape, _public_keys(options), tell)

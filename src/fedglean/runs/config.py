@@ -76,6 +76,9 @@ class GateConfig:
         100.0, "how far an upload may be from what was sent, relative to it", low=0
     )
     aggregate: str | None = setting(None, "how uploads become one, in the place of their mean")
+    lost: float | None = setting(
+        None, "share of answers that get lost on their way, drawn anew each time", low=0, high=1
+    )
 
 
 @dataclass(frozen=True)

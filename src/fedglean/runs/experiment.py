@@ -110,6 +110,7 @@ def prepare_seeds(
             each.gate.quorum,
             aggregate,
             observe=evaluator.watch,
+            lost=each.gate.lost or 0.0,
         )
         parts = dataset, split, federation, evaluator, executor, exchanger
         experiments.append(Experiment(final, method, *parts))
