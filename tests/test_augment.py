@@ -12,18 +12,8 @@ from torch import Tensor
 
 from fedglean.errors import ConfigError, DataError
 from fedglean.inputs import image_ops
-from fedglean.inputs.views import (
-    STRONG,
-    VIEWS,
-    Recipe,
-    _draw,
-    _randaugment,
-    _rotation,
-    _weak,
-    _where,
-    channels_last,
-    view,
-)
+from fedglean.inputs.randaugment import STRONG, augment, draw, rotation, work_on
+from fedglean.inputs.views import VIEWS, Recipe, _weak, channels_last, view
 from fedglean.randomness import bits, fold, uniform
 
 NAMES = list(image_ops.OPERATIONS)
@@ -168,7 +158,7 @@ def test_a_rotation_gives_exactly_pillows_pixels(images: Tensor) -> None:
     for degrees in (*range(-27, 30, 6), 30, -30):
         rotated = torch.stack([from_pillow(to_pillow(image).rotate(degrees)) for image in images])
         assert torch.equal(
-            operated("nearest", images, *_rotation(degrees, *images.shape[2:])), rotated
+            operated("nearest", images, *rotation(degrees, *images.shape[2:])), rotated
         ), degrees
 
 
@@ -241,9 +231,9 @@ def test_a_strong_view_is_pillows_operations_one_after_the_other(
 ) -> None:
     keys = bits(7, (8 * len(images),))
     images = images.repeat(8, 1, 1, 1)
-    codes, drawn = _draw(keys, strong, *images.shape[2:])
+    codes, drawn = draw(keys, strong, *images.shape[2:])
     for image, result, steps, rows in zip(
-        images, _randaugment(strong, images.clone(), keys), codes, drawn, strict=True
+        images, augment(strong, images.clone(), keys), codes, drawn, strict=True
     ):
         expected = to_pillow(image)
         for code, row in zip(steps.tolist(), rows.tolist(), strict=True):
@@ -365,8 +355,8 @@ def test_working_everywhere_and_selecting_equals_working_on_the_few(name: str) -
     chosen = uniform(1, (24,)) < 0.3
     rows = strengths([(1, 0.3, 0, 0, 1, 0, 0.4, 0.7)] * 24)
     work = image_ops.OPERATIONS[name]
-    few = _where(chosen, work, images.clone(), rows, everywhere=False)
-    assert torch.equal(_where(chosen, work, images, rows, everywhere=True), few)
+    few = work_on(chosen, work, images.clone(), rows, everywhere=False)
+    assert torch.equal(work_on(chosen, work, images, rows, everywhere=True), few)
     assert torch.equal(few[~chosen], images[~chosen])
 
 
@@ -395,7 +385,7 @@ def test_two_operations_are_drawn_with_replacement_and_neither_applied_a_quarter
     None
 ):
     for strong, drawn in (("semifl-ra", 0.5), ("fixmatch-ra", 0.5 * 13 / 14)):
-        codes = _draw(bits(1, (COUNT,)), strong, 32, 32)[0][:, :2]
+        codes = draw(bits(1, (COUNT,)), strong, 32, 32)[0][:, :2]
         nothing = (codes < 0).double()
         assert nothing.mean(0).tolist() == pytest.approx([1 - drawn] * 2, abs=0.01)
         assert nothing.prod(1).mean().item() == pytest.approx((1 - drawn) ** 2, abs=0.01)
@@ -407,7 +397,7 @@ def test_two_operations_are_drawn_with_replacement_and_neither_applied_a_quarter
 
 def test_semifls_pool_has_the_published_strengths() -> None:
     codes, rows = (
-        part.flatten(0, 1).tolist() for part in _draw(bits(2, (COUNT,)), "semifl-ra", 32, 32)
+        part.flatten(0, 1).tolist() for part in draw(bits(2, (COUNT,)), "semifl-ra", 32, 32)
     )
     applied = [(NAMES[code], row[:6]) for code, row in zip(codes, rows, strict=True) if code >= 0]
     drawn = {(name, *(round(number, 6) for number in row)) for name, row in applied}
@@ -421,7 +411,7 @@ def test_semifls_pool_has_the_published_strengths() -> None:
         ("solarize", *[0] * 6),
     }
     geometry = {
-        ("nearest", *(round(number, 6) for number in _rotation(angle, 32, 32)))
+        ("nearest", *(round(number, 6) for number in rotation(angle, 32, 32)))
         for angle in (30, -30)
     }
     for sign in (1, -1):
@@ -439,10 +429,10 @@ def test_one_semifl_view_in_eight_is_black() -> None:
     """
     images = COLLECTIONS["photographs"].repeat(COUNT // 48, 1, 1, 1)
     keys = bits(3, (len(images),))
-    codes, rows = _draw(keys, "semifl-ra", 32, 32)
+    codes, rows = draw(keys, "semifl-ra", 32, 32)
     emptied = ((codes == NAMES.index("nearest")) & (rows[..., [2, 5]].abs().amax(2) == 100)).any(1)
     assert emptied.double().mean().item() == pytest.approx(0.129, abs=0.01)
-    black = (_randaugment("semifl-ra", images, keys).flatten(1) == 0).all(1)
+    black = (augment("semifl-ra", images, keys).flatten(1) == 0).all(1)
     assert black.double().mean().item() == pytest.approx(0.122, abs=0.01)
 
 
@@ -460,19 +450,19 @@ def test_semifls_box_covers_most_of_the_image() -> None:
 
 def test_a_fixmatch_view_always_ends_with_a_box_that_grows_with_the_image() -> None:
     for size, edge in ((8, 4), (28, 15), (32, 17), (64, 34)):
-        codes, rows = _draw(bits(4, (300,)), "fixmatch-ra", size, size)
+        codes, rows = draw(bits(4, (300,)), "fixmatch-ra", size, size)
         assert (codes[:, 2] == NAMES.index("cutout")).all()
         assert (rows[:, 2, 0] == edge).all()
 
 
 def test_an_eight_pixel_digit_survives_fixmatch() -> None:
-    views = _randaugment("fixmatch-ra", digits(8).repeat(50, 1, 1, 1), bits(8, (1000,)))
+    views = augment("fixmatch-ra", digits(8).repeat(50, 1, 1, 1), bits(8, (1000,)))
     assert ((views.flatten(1) == 127).double().mean(1) < 0.5).all()
 
 
 def test_views_of_the_same_key_are_cropped_afresh() -> None:
     images, keys = COLLECTIONS["noise"], bits(4, (24,))
-    untouched = (_draw(keys, "semifl-ra", 32, 32)[0] < 0).all(1)
+    untouched = (draw(keys, "semifl-ra", 32, 32)[0] < 0).all(1)
     weak, strong = view("weak", images, keys, COLOUR), view("strong", images, keys, COLOUR)
     assert untouched.any() and not torch.equal(weak[untouched], strong[untouched])
 

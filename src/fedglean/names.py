@@ -33,7 +33,8 @@ from fedglean.engine.kinds import EXECUTORS, PLACEMENTS
 from fedglean.engine.placement import PlacementKind
 from fedglean.errors import ConfigError, UntrustedError, unknown
 from fedglean.exchange.aggregate import AGGREGATES, AggregateKind
-from fedglean.inputs.views import STRONG, VIEWS, Strong, View
+from fedglean.inputs.randaugment import STRONG, Strong
+from fedglean.inputs.views import VIEWS, View
 from fedglean.method import Method
 from fedglean.methods import METHODS, Entry
 from fedglean.models.nets import MODELS, WIDE, NetKind, net_of

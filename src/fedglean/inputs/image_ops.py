@@ -18,8 +18,9 @@ GREY = 127
 
 
 def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
-    """Mirrors where `flip`, pads by reflection (not repeating the border) and cuts the old size out
-    at (top, left).
+    """Mirrors where `flip`, pads by reflection, and cuts the old size out at (top, left).
+
+    The reflection does not repeat the border.
     """
     count, channels, height, width = images.shape
     rows = _reflected(_range(images, height) + (top - pad)[:, None], height)
@@ -28,11 +29,8 @@ def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: 
     # Whole rows first, then columns by an expanded index: no index as large as the images is ever
     # written.
     channel = _range(images, count * channels).view(count, channels, 1)
-    taken = (
-        images.reshape(-1, width)
-        .index_select(0, (channel * height + rows[:, None]).flatten())
-        .view(images.shape)
-    )
+    chosen = (channel * height + rows[:, None]).flatten()
+    taken = images.reshape(-1, width).index_select(0, chosen).view(images.shape)
     return taken.gather(3, columns[:, None, None].expand(images.shape))
 
 
@@ -44,9 +42,7 @@ def translate(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def nearest(images: Tensor, strength: Tensor) -> Tensor:
-    """Affine map by the nearest pixel; strength is Pillow's (a, b, c, d, e, f), from a target's
-    place to its source.
-    """
+    """Affine map by the nearest pixel; strength is Pillow's (a ... f), from target to source."""
     a, b, c, d, e, f = strength[:, :6, None, None].unbind(1)
     x, y = _range(images, images.shape[3]), _range(images, images.shape[2])[:, None]
     columns = (_fixed(a) * x + _fixed(b) * y + _fixed(c + a * 0.5 + b * 0.5)) >> 16
@@ -55,8 +51,9 @@ def nearest(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def bilinear(images: Tensor, strength: Tensor) -> Tensor:
-    """The same map between four pixels: black where the source is outside, its border repeated
-    where a neighbour is.
+    """The same map between four pixels.
+
+    Black where the source is outside; its border is repeated where a neighbour is.
     """
     height, width = images.shape[2:]
     a, b, c, d, e, f = strength[:, :6, None, None].unbind(1)
@@ -88,9 +85,7 @@ def contrast(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    """Away from the smoothed image. Pillow leaves the outermost pixels unsmoothed, so they never
-    change.
-    """
+    """Away from the smoothed image; the outermost pixels, unsmoothed in Pillow, never change."""
     wide = images.to(torch.int32)
     three = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]
     nine = three[..., :-2] + three[..., 1:-1] + three[..., 2:]
@@ -100,24 +95,18 @@ def sharpness(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretches each channel to 0..255; one of a single value stays. Float64, since many products
-    fall on integers.
-    """
-    low, high = (
-        extreme.double() for extreme in torch.aminmax(images.flatten(2), dim=2, keepdim=True)
-    )
+    """Stretches each channel to 0..255; one of a single value stays."""
+    values = images.flatten(2)
+    low, high = torch.aminmax(values, dim=2, keepdim=True)
+    low, high = low.double(), high.double()  # since many products fall on integers
     # Not 255.0 / tensor: torch turns that into a reciprocal and a product, which round twice.
     scale = torch.full_like(high, 255.0) / (high - low).clamp(min=1)
-    stretched = images.flatten(2) * scale + -low * scale
-    return torch.where(
-        high > low, stretched.clamp(0, 255).to(torch.uint8), images.flatten(2)
-    ).view_as(images)
+    stretched = (values * scale + -low * scale).clamp(0, 255).to(torch.uint8)
+    return torch.where(high > low, stretched, values).view_as(images)
 
 
 def equalize(images: Tensor, strength: Tensor) -> Tensor:
-    """Spreads each channel's values evenly, by Pillow's integer recipe; a channel that it calls too
-    uniform stays.
-    """
+    """Spreads each channel's values evenly, by Pillow's recipe; what it calls too uniform stays."""
     values = images.flatten(2).long()
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, values, torch.ones_like(values))
@@ -213,8 +202,5 @@ def _luminance(images: Tensor) -> Tensor:
 def _blend(start: Tensor, images: Tensor, strength: Tensor) -> Tensor:
     """From `start` to `images` and beyond, cut to whole grey levels in float32 as Pillow does."""
     begin = start.float()
-    return (
-        (begin + _per_image(strength).float() * (images.float() - begin))
-        .clamp_(0, 255)
-        .to(torch.uint8)
-    )
+    mixed = begin + _per_image(strength).float() * (images.float() - begin)
+    return mixed.clamp_(0, 255).to(torch.uint8)

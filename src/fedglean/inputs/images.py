@@ -8,8 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels by index into a store, so that a client's set, its confident part and a batch share
-    one copy.
+    """Pixels by index into a store, so that a client's set, parts of it and a batch share one copy.
 
     `label` holds what this party knows or believes: classes (n), soft labels (n x classes), or
     None.
@@ -32,17 +31,17 @@ class Images:
 
     def subset(self, mask: Tensor) -> "Images":
         """The images where the mask is true."""
-        return Images(
-            self.store, self.index[mask], None if self.label is None else self.label[mask]
-        )
+        label = None if self.label is None else self.label[mask]
+        return Images(self.store, self.index[mask], label)
 
     def __add__(self, other: "Images") -> "Images":
         if self.store is not other.store:
             raise ValueError(
                 "images of two stores cannot be one set: an index means another image in each"
             )
-        both = self.label is not None and other.label is not None
-        label = torch.cat([self.label, other.label]) if both else None  # type: ignore[list-item]
+        label = None
+        if self.label is not None and other.label is not None:
+            label = torch.cat([self.label, other.label])
         return Images(self.store, torch.cat([self.index, other.index]), label)
 
 
