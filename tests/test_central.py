@@ -24,7 +24,7 @@ from fedglean.methods.mean_teacher import MeanTeacher
 from fedglean.methods.mixmatch import MixMatch
 from fedglean.methods.pi_model import PiModel
 from fedglean.methods.pseudo_labeling import PseudoLabeling
-from fedglean.methods.remixmatch import ReMixMatch, aligned, average_guess, turned_at_random
+from fedglean.methods.remixmatch import ReMixMatch, align, average_guess, turn_at_random
 from fedglean.methods.uda import UDA
 from fedglean.models import Architecture, Model
 from fedglean.randomness import beta, fold, normal, order
@@ -139,7 +139,7 @@ def client(method: Central, state: Tree, **message: Any) -> Any:
     """What a site with 4 labelled and 6 other images asks for first."""
     store = torch.zeros(10, 1, 4, 4, dtype=torch.uint8)
     own = Images(store, torch.arange(4), LABEL), Images(store, torch.arange(4, 10))
-    start = method.built(model())
+    start = method.extend(model())
     sent = Record(
         {"model": start, "average": start, "rate": 0.01, "round": 3, "rounds": 4, **message}
     )
@@ -154,10 +154,10 @@ def test_a_site_goes_on_with_what_it_kept_and_the_average_that_the_hub_sent(
     first = client(method, None)
     assert all(float(leaf.abs().max()) == 0 for leaf in first.memory["momentum"].values())
     kept = {name: part for name, part in first.memory.items() if name != "average"}
-    again = client(method, kept, average=method.built(model(5)))
+    again = client(method, kept, average=method.extend(model(5)))
     assert all(again.memory[name] is kept[name] for name in kept)
     torch.testing.assert_close(
-        again.memory["average"].parameters, method.built(model(5)).parameters
+        again.memory["average"].parameters, method.extend(model(5)).parameters
     )
     assert (
         len(again.streams["unlabelled"].images) == 10
@@ -294,7 +294,7 @@ def test_udas_ceilings_start_at_chance_end_at_one_and_differ_in_between() -> Non
 
 def test_alignment_moves_guesses_from_what_is_said_too_often_to_what_is_wanted() -> None:
     guess = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64)
-    found = aligned(guess, torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25]))
+    found = align(guess, torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25]))
     # 0.5 * 0.5 / 0.75 = 1/3 and 0.5 * 0.5 / 0.25 = 1; 0.9 * 0.5 / 0.75 = 0.6 and 0.1 * 0.5 / 0.25 =
     # 0.2.
     np.testing.assert_allclose(found.numpy(), [[0.25, 0.75], [0.75, 0.25]], rtol=1e-12)
@@ -307,7 +307,7 @@ def test_alignment_moves_guesses_from_what_is_said_too_often_to_what_is_wanted()
 
 def test_turned_images_are_numpys_rotations() -> None:
     pixels = images(3, 40)
-    turned, turn = turned_at_random(torch.tensor(KEY), pixels)
+    turned, turn = turn_at_random(torch.tensor(KEY), pixels)
     assert set(turn.tolist()) == {0, 1, 2, 3}
     for image, after, quarters in zip(pixels.numpy(), turned.numpy(), turn.tolist(), strict=True):
         np.testing.assert_array_equal(after, np.rot90(image, quarters, (1, 2)))
@@ -315,7 +315,7 @@ def test_turned_images_are_numpys_rotations() -> None:
 
 def test_the_rotation_head_leaves_the_classes_as_they_were() -> None:
     method, plain, pixels = ReMixMatch(), model(), images(3)
-    built = method.built(plain)
+    built = method.extend(plain)
     assert (
         built(pixels).shape == (4, CLASSES + 4)
         and method.classifier(built).architecture == plain.architecture
@@ -323,12 +323,12 @@ def test_the_rotation_head_leaves_the_classes_as_they_were() -> None:
     torch.testing.assert_close(built(pixels)[:, :CLASSES], plain(pixels))
     torch.testing.assert_close(method.classifier(built).parameters, dict(plain.parameters))
     with pytest.raises(ConfigError, match="square, not 4 x 6"):
-        method.built(Architecture("cnn", (1, 4, 6), CLASSES).initial(1))
+        method.extend(Architecture("cnn", (1, 4, 6), CLASSES).initial(1))
 
 
 def test_remixmatchs_step_remembers_its_guesses_and_descends_the_loss_made_by_hand() -> None:
     method, it = ReMixMatch(batch=4, ratio=2, alignment=0.9), batch(3, count=8)
-    learner = method.built(model())
+    learner = method.extend(model())
     weak, strong, other = it.unlabelled.views
     guess = softmax(learner(weak)[:, :CLASSES])
     before, wanted = np.array([0.2, 0.5, 0.3]), np.array([0.5, 0.25, 0.25])

@@ -19,12 +19,12 @@ from fedglean.exchange.states import ClientStates
 from fedglean.method import Batch, Declared, Sample, Train
 from fedglean.methods.fedmatch import (
     FedMatch,
-    merged,
+    merge,
+    models_sent,
     nearest,
     picture_of_noise,
     sparse,
     total,
-    travelled,
     vote,
 )
 from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
@@ -220,14 +220,14 @@ def vector(*numbers: float) -> Model:
 
 def test_only_noticeable_changes_travel() -> None:
     old, new = vector(1.0, 2.0, 3.0, 0.5), vector(1.5, 2.01, 2.0, 0.45)
-    received = merged({"sigma": new, "psi": old}, {"sigma": old, "psi": old}, 0.1)
+    received = merge({"sigma": new, "psi": old}, {"sigma": old, "psi": old}, 0.1)
     assert received["sigma"].parameters["weight"].tolist() == [1.5, 2.0, 2.0, 0.5]
     assert (
-        travelled(received, {"sigma": old, "psi": old}) == 0.5
+        models_sent(received, {"sigma": old, "psi": old}) == 0.5
     )  # two of four elements of one model, none of the other
-    assert travelled(received["sigma"], old) == 0.5
-    assert travelled({"sigma": old, "psi": old}, None) == 2.0
-    assert merged(new, None, 0.1) is new
+    assert models_sent(received["sigma"], old) == 0.5
+    assert models_sent({"sigma": old, "psi": old}, None) == 2.0
+    assert merge(new, None, 0.1) is new
     assert sparse(vector(0.2, -0.05, -0.3, 0.1), 0.1).parameters["weight"].tolist() == [
         0.2,
         0.0,

@@ -17,7 +17,7 @@ from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.method import Batch, Hub, Sample
 from fedglean.methods.fedavgm import FedAvgM
-from fedglean.methods.heterofl import HeteroFL, narrowed, scaled
+from fedglean.methods.heterofl import HeteroFL, narrow, scale
 from fedglean.models import Architecture, Model
 from fedglean.runs.experiment import Experiment
 from fedglean.testing.difference import difference
@@ -41,16 +41,16 @@ def pictures(count: int = 6) -> Tensor:
 @pytest.mark.parametrize("name", ["cnn", "lenet", "resnet8", "mlp"])
 def test_a_narrow_model_is_the_wide_one_with_its_last_channels_dead(name: str) -> None:
     wide = drawn(name)
-    narrow = narrowed(wide, 0.25)
-    assert narrow.size() < wide.size() / 3
+    small = narrow(wide, 0.25)
+    assert small.size() < wide.size() / 3
     alive = {leaf: torch.zeros_like(value) for leaf, value in wide.parameters.items()}
-    for leaf, value in narrow.parameters.items():
+    for leaf, value in small.parameters.items():
         alive[leaf][tuple(slice(size) for size in value.shape)] = value
-    torch.testing.assert_close(narrow(pictures()), wide.with_parameters(alive)(pictures()))
+    torch.testing.assert_close(small(pictures()), wide.with_parameters(alive)(pictures()))
 
 
 def test_the_scaler_divides_what_enters_each_norm() -> None:
-    model, x = narrowed(drawn("cnn"), 0.25), pictures()
+    model, x = narrow(drawn("cnn"), 0.25), pictures()
     p = {
         name: value if "norm" not in name else value + 0.1
         for name, value in model.parameters.items()
@@ -65,13 +65,13 @@ def test_the_scaler_divides_what_enters_each_norm() -> None:
         x = 1e2 * F.max_pool2d(F.relu(x), 2) if layer == "1" else F.max_pool2d(F.relu(x), 2)
     expected = F.linear(x.flatten(1), p["output.weight"], p["output.bias"])
     shrunk = {name: 1e-2 * value if name == "conv1.weight" else value for name, value in p.items()}
-    found = scaled(model.with_parameters(shrunk))(pictures())
+    found = scale(model.with_parameters(shrunk))(pictures())
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert (model.with_parameters(shrunk)(pictures()) - expected).abs().max() > 1e-3
 
 
 def test_the_scaler_divides_hidden_units_where_there_is_no_norm() -> None:
-    model, x = narrowed(drawn("lenet"), 0.5), pictures()
+    model, x = narrow(drawn("lenet"), 0.5), pictures()
     p = model.parameters
     for name, padding in (("conv1", 2), ("conv2", 0)):
         x = F.max_pool2d(
@@ -81,7 +81,7 @@ def test_the_scaler_divides_hidden_units_where_there_is_no_norm() -> None:
     for name in ("hidden1", "hidden2"):
         x = F.relu(F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"]) / 0.5)
     torch.testing.assert_close(
-        scaled(model)(pictures()), F.linear(x, p["output.weight"], p["output.bias"])
+        scale(model)(pictures()), F.linear(x, p["output.weight"], p["output.bias"])
     )
 
 
@@ -149,7 +149,7 @@ def test_an_element_is_the_mean_over_its_owners_and_without_one_as_it_was(widths
 def test_only_narrow_models_and_who_owns_what_of_them_travel() -> None:
     case = small_experiment(replace(HETERO, widths="0.5,0.25"), norm="layer", rounds=1)
     line, model = play(case).history[0], case.start().model
-    size = [8 * narrowed(model, share).size() for share in (0.5, 0.25)]
+    size = [8 * narrow(model, share).size() for share in (0.5, 0.25)]
     labelled = [client for client, held in enumerate(case.federation.labelled) if len(held)]
     assert line["bytes_down"] == 4 * sum(size)
     assert line["bytes_up"] == sum(2 * size[client % 2] + 8 * 10 for client in labelled)

@@ -36,7 +36,7 @@ from fedglean.methods.cbafed import CBAFed, choose, class_shares, thresholds
 from fedglean.methods.fl2 import FL2, adaptive_ascent, adaptive_threshold
 from fedglean.methods.proxies import classified, contrast, featured, proxy_loss, widest_gap
 from fedglean.methods.proxyfl import ProxyFL
-from fedglean.methods.sage import Sage, corrected
+from fedglean.methods.sage import Sage, correct_softly
 from fedglean.models import Architecture, Model
 from fedglean.randomness import normal
 from fedglean.testing import check_method
@@ -165,7 +165,7 @@ def test_sage_leans_to_the_global_guess_as_the_confidences_part() -> None:
 
     local = table((0.97, 0), (0.96, 1), (0.60, 0), (0.99, 2), (0.70, 0), (0.95, 1))
     common = table((0.92, 1), (0.96, 2), (0.97, 2), (0.49, 0), (0.94, 1), (0.85, 1))
-    target, mask = corrected(local, common, threshold=0.95, half_gap=0.05)
+    target, mask = correct_softly(local, common, threshold=0.95, half_gap=0.05)
     tenth = 2.0**-10  # a gap of ten times 0.05
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1], [1 - tenth, 0, tenth], [0, 1, 0], [0, 1, 0]]
     torch.testing.assert_close(
@@ -179,7 +179,7 @@ def test_sage_descends_the_divergence_from_its_targets_and_the_labels_loss() -> 
     weak, strong, known, label = pixels(1), pixels(2), pixels(3, 4), torch.tensor([0, 2, 1, 0])
     streams = {"unlabelled": sample(weak, strong), "labelled": sample(known, label=label)}
     everything = torch.cat([known, strong, weak])  # normalised as one batch
-    target, mask = corrected(
+    target, mask = correct_softly(
         local(everything)[-6:].softmax(-1), common.evaluate(weak).softmax(-1), 0.55, 0.05
     )
     assert 0 < mask.sum() < len(mask) and (target.amax(-1) < 1).any()
@@ -355,7 +355,7 @@ def test_cbafed_goes_back_towards_older_weights_every_five_epochs(
         assert request.rate == 0.03
         return Trained(shifted(request.models, float(request.epochs or 0)), {}, request.length, {})
 
-    trained, _ = driven(CBAFed().on_labels(party([0, 1], 0), origin, epochs), answer)
+    trained, _ = driven(CBAFed().learn_labels(party([0, 1], 0), origin, epochs), answer)
     weight = older = 0.0
     for epoch in range(epochs):
         weight += 1
@@ -473,9 +473,9 @@ def test_tuning_descends_the_proxy_loss_over_all_clients_rows() -> None:
         )
         up, down = (proxy_loss(mean + sign * nudge, points, label, margin) for sign in (1, -1))
         slope.view(-1)[place] = (up - down) / 2e-6
-    one_step = ProxyFL(tuning_epochs=1, tuning_batch=15, tuning_rate=0.05).tuned(mean, rows, key=1)
+    one_step = ProxyFL(tuning_epochs=1, tuning_batch=15, tuning_rate=0.05).tune(mean, rows, key=1)
     torch.testing.assert_close(one_step, mean - 0.05 * slope, atol=1e-9, rtol=0)
-    tuned = ProxyFL(tuning_epochs=20, tuning_rate=0.05).tuned(mean, rows, key=1)
+    tuned = ProxyFL(tuning_epochs=20, tuning_rate=0.05).tune(mean, rows, key=1)
     assert proxy_loss(tuned, points, label, margin) < 0.9 * proxy_loss(mean, points, label, margin)
 
 

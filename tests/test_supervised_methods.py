@@ -30,7 +30,7 @@ from fedglean.exchange.states import ClientStates
 from fedglean.inputs.views import Recipe
 from fedglean.method import Batch, Declared, Me, Method, Sample, Upload
 from fedglean.methods import fedavgm, fednova, fedprox, scaffold, vrl_sgd
-from fedglean.methods.common import epochs_managed, supervised
+from fedglean.methods.common import epochs_in_time, supervised
 from fedglean.methods.fedavgm import FedAvgM
 from fedglean.methods.fednova import FedNova, gradients_in
 from fedglean.methods.fedprox import FedProx
@@ -241,7 +241,7 @@ def test_stragglers_manage_any_number_of_epochs_and_the_others_all() -> None:
     def managed(stragglers: float) -> list[int]:
         empty: Any = None
         return [
-            epochs_managed(Me(0, empty, empty, None, key), 4, stragglers) for key in range(2000)
+            epochs_in_time(Me(0, empty, empty, None, key), 4, stragglers) for key in range(2000)
         ]
 
     assert set(managed(0.0)) == {4}

@@ -1,5 +1,4 @@
-"""CBAFed (Li, Li, Wang, CVPR 2023): some clients are fully labelled, the others have no label at
-all.
+"""CBAFed (Li, Li, Wang, CVPR 2023): some clients are fully labelled, the others not at all.
 
 A warm-up trains on the labelled clients alone. Then, in each round, a client without labels lets
 the global model label its images once (the labels stay fixed while it trains) and keeps those above
@@ -16,9 +15,7 @@ more exchanges where there are several (`warmup_rounds`). The paper's clients ha
 none; a partly labelled one is both here, first labelled, then unlabelled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,9 +24,9 @@ from fedglean.inputs.images import Images
 from fedglean.losses import moving_average, one_hot
 from fedglean.method import (
     Ask,
-    Declared,
     Expect,
     Hub,
+    MakeModel,
     Me,
     Method,
     Predict,
@@ -38,9 +35,10 @@ from fedglean.method import (
     Upload,
     setting,
 )
-from fedglean.methods.common import need_labels_at_clients, supervised, with_statistics
+from fedglean.methods import settings
+from fedglean.methods.common import WithSGD, needs_labels_at_clients, supervised, with_statistics
+from fedglean.methods.settings import iid, on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser
 from fedglean.tree import Record, State, Tree
 
 
@@ -54,16 +52,13 @@ class CBAFedState(State):
 
 
 @dataclass(frozen=True)
-class CBAFed(Method):
+class CBAFed(WithSGD, Method):
     """Class-balanced adaptive pseudo-labels; the paper counts its rounds after the warm-up."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 30,
-        "split": {"partition": "iid", "labels": "LU:3%", "clients": 10},
-        "settings": {"warmup_epochs": 101, "batch": 16},
-    }
+    defaults = on_a_laptop(30, iid("LU:3%"), warmup_epochs=101, batch=16)
+    check = needs_labels_at_clients("CBAFed")
 
-    active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(1.0)
     warmup_rounds: int = setting(1, "first rounds, in which only labelled clients take part", low=1)
     warmup_epochs: int = setting(
         501, "epochs at a labelled client in a round of the warm-up", low=1
@@ -72,40 +67,28 @@ class CBAFed(Method):
         11, "epochs at a labelled client; pseudo-labelled images are seen once", low=1
     )
     batch: int = setting(64, "batch size", low=1)
-    base: float = setting(
-        0.84,
-        "threshold of a class before its share is added and the shares' deviation taken off",
-        low=0,
-        high=1,
+    base: float = settings.share(
+        0.84, "threshold of a class before its share is added and the shares' deviation taken off"
     )
-    cap: float = setting(0.95, "highest threshold; 0.9 for SVHN", low=0, high=1)
-    rare: float = setting(0.03, "share below which a class may be a second guess", low=0, high=1)
+    cap: float = settings.share(0.95, "highest threshold; 0.9 for SVHN")
+    rare: float = settings.share(0.03, "share below which a class may be a second guess")
     connect_every: int = setting(
         5, "epochs, and rounds, between residual weight connections", low=1
     )
-    local_residual: float = setting(
-        0.8, "share of the older weights at a labelled client", low=0, high=1
+    local_residual: float = settings.share(0.8, "share of the older weights at a labelled client")
+    global_residual: float = settings.share(0.5, "share of the older weights at the hub")
+    rate: float = settings.rate(0.03, "learning rate on labels")
+    pseudo_rate: float = settings.rate(0.02, "learning rate on pseudo-labels")
+    momentum: float = settings.momentum(
+        0.9, "momentum; a client continues with that of its last visit"
     )
-    global_residual: float = setting(0.5, "share of the older weights at the hub", low=0, high=1)
-    rate: float = setting(0.03, "learning rate on labels", low=0)
-    pseudo_rate: float = setting(0.02, "learning rate on pseudo-labels", low=0)
-    momentum: float = setting(
-        0.9, "momentum; a client continues with that of its last visit", low=0, high=0.999
-    )
-    decay: float = setting(5e-4, "weight decay", low=0)
-    clip: float = setting(5.0, "largest norm of a gradient", low=1e-6)
+    decay: float = settings.decay(5e-4)
+    clip: float = settings.clip(5.0)
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(self.rate, self.momentum, decay=self.decay, clip=self.clip)
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_clients("CBAFed", clients)
-
-    def start(self, make: Callable[..., Model]) -> CBAFedState:
+    def start(self, make: MakeModel) -> CBAFedState:
         model = make("model")
         counts = next(iter(model.parameters.values())).new_zeros(model.architecture.classes)
-        return CBAFedState(model=model, older=model, counts=counts)
+        return CBAFedState(model, older=model, counts=counts)
 
     async def round(self, hub: Hub, state: CBAFedState) -> CBAFedState:
         done = hub.round - self.warmup_rounds - 1
@@ -113,9 +96,8 @@ class CBAFed(Method):
         ask, among = (self.client, hub.everyone) if done >= 0 else (self.warm_up, with_labels)
         message = {"model": state.model, "class_counts": state.counts}
         expect = {"counts": Expect(state.counts, bound=1.0, low=0)}
-        reply = await Ask(
-            ask, hub.sample(self.active, among), message, expect=expect, once=["counts"]
-        )
+        to = hub.sample(self.active, among)
+        reply = await Ask(ask, to, message, expect=expect, once=["counts"])
         if not reply.has("model"):
             return state
         model, older = reply.mean("model"), state.older
@@ -123,43 +105,37 @@ class CBAFed(Method):
             older = model
         elif done and done % self.connect_every == 0:
             model = older = moving_average(older, model, self.global_residual)
-        models = await with_statistics({"model": model}, hub, "everyone")
-        return CBAFedState(model=models["model"], older=older, counts=reply.sum("counts"))
+        model = await with_statistics(model, hub)
+        return CBAFedState(model, older, counts=reply.sum("counts"))
 
     async def warm_up(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.labelled):
+        if not me.labelled:
             return None
-        model, memory = await self.on_labels(me, message.model, self.warmup_epochs)
+        model, memory = await self.learn_labels(me, message.model, self.warmup_epochs)
         return self.upload(model, me.labelled, message, keep={"labelled": memory})
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         # Observed as guesses one and all: which are kept depends on their class.
         guess = await Predict(message.model, me.unlabelled, view="weak", threshold=0.0)
-        trusted = self.balanced(guess.images, guess.probabilities, message.class_counts)
+        trusted = self.select(guess.images, guess.probabilities, message.class_counts)
         model, keep, used = message.model, dict(me.state or {}), trusted
-        if len(me.labelled):
-            model, keep["labelled"] = await self.on_labels(me, model, self.epochs)
+        if me.labelled:
+            model, keep["labelled"] = await self.learn_labels(me, model, self.epochs)
             used = me.labelled + trusted
-        if len(trusted):
-            trained = await self.training(
-                model, trusted, 1, keep.get("unlabelled"), self.pseudo_rate
-            )
+        if trusted:
+            memory = keep.get("unlabelled")
+            trained = await self.training(model, trusted, 1, memory, self.pseudo_rate)
             model, keep["unlabelled"] = trained.model, trained.memory
-        return self.upload(model, used, message, keep) if len(used) else None
+        return self.upload(model, used, message, keep) if used else None
 
-    async def on_labels(self, me: Me, model: Model, epochs: int) -> tuple[Model, Tree]:
-        """An epoch, then stretches of five, each followed by a residual connection with the weights
-        of the last one.
-        """
-        trained = await self.training(
-            model, me.labelled, 1, (me.state or {}).get("labelled"), self.rate
-        )
+    async def learn_labels(self, me: Me, model: Model, epochs: int) -> tuple[Model, Tree]:
+        """An epoch, then stretches of five, each connected with the weights of the last one."""
+        images, memory = me.labelled, (me.state or {}).get("labelled")
+        trained = await self.training(model, images, 1, memory, self.rate)
         older = trained.model
         for left in range(epochs - 1, 0, -self.connect_every):
-            length = min(left, self.connect_every)
-            trained = await self.training(
-                trained.model, me.labelled, length, trained.memory, self.rate
-            )
+            length, memory = min(left, self.connect_every), trained.memory
+            trained = await self.training(trained.model, images, length, memory, self.rate)
             if length == self.connect_every:
                 older = moving_average(older, trained.model, self.local_residual)
                 trained = replace(trained, models=older)
@@ -174,36 +150,29 @@ class CBAFed(Method):
     def upload(self, model: Model, used: Images, message: Record, keep: Tree) -> Upload:
         assert used.label is not None
         counts = one_hot(used.label, like=message.class_counts).sum(0)
-        return Upload(
-            model=model, counts=counts, weight={"model": len(used), "counts": 1.0}, keep=keep
-        )
+        weight = {"model": len(used), "counts": 1.0}
+        return Upload(model=model, counts=counts, weight=weight, keep=keep)
 
-    def balanced(self, images: Images, probabilities: Tensor, counts: Tensor) -> Images:
+    def select(self, images: Images, probabilities: Tensor, counts: Tensor) -> Images:
+        """The images to train on, with the labels that `choose` gives them."""
         shares = class_shares(counts)
-        label, kept = choose(
-            probabilities, thresholds(shares, self.base, self.cap), shares < self.rare
-        )
+        threshold = thresholds(shares, self.base, self.cap)
+        label, kept = choose(probabilities, threshold, shares < self.rare)
         return images.labelled(label).subset(kept)
 
 
 def class_shares(counts: Tensor) -> Tensor:
-    """Shares of the classes, scaled so that a class of average size has 0.1 whatever their
-    number.
-    """
+    """Shares of the classes, scaled so that one of average size has 0.1 whatever their number."""
     return counts / counts.sum() * (len(counts) / 10)
 
 
 def thresholds(shares: Tensor, base: float, cap: float) -> Tensor:
-    """Class-balanced adaptive thresholds: high for frequent classes, and lower for all the more
-    they differ.
-    """
+    """High for frequent classes, and lower for all the more they differ."""
     return (shares + base - shares.std()).clamp(max=cap)
 
 
 def choose(probabilities: Tensor, threshold: Tensor, rare: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels and which of them to keep: sure first guesses, and else second guesses that are rare
-    classes.
-    """
+    """Labels and which to keep: sure first guesses, else second guesses of rare classes."""
     confidence, guess = probabilities.topk(2, -1)
     first, second = guess.unbind(-1)
     sure = confidence[:, 0] > threshold[first]

@@ -1,5 +1,4 @@
-"""Centralised semi-supervised learning: one site has all images, labelled or not. Federations are
-measured by it.
+"""Centralised semi-supervised learning: one site has all images. Federations are measured by it.
 
 The methods of this family differ in their loss alone. A round is so many steps at the one client,
 which sends its model and the moving average of its weights back; momentum stays there. The hub
@@ -14,7 +13,7 @@ learning rate that falls by round.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,10 +22,24 @@ from torch import Tensor
 
 from fedglean.errors import ConfigError
 from fedglean.losses import moving_average
-from fedglean.method import Ask, Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
-from fedglean.methods.common import with_statistics
+from fedglean.method import (
+    Ask,
+    Batch,
+    Declared,
+    Hub,
+    MakeModel,
+    Me,
+    Method,
+    Stream,
+    Train,
+    Upload,
+    setting,
+)
+from fedglean.methods import settings
+from fedglean.methods.common import WithSGD, with_statistics
+from fedglean.methods.settings import iid, on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, standard_step
+from fedglean.optimiser import standard_step
 from fedglean.tree import Record, State, Tree
 
 
@@ -40,56 +53,43 @@ class CentralState(State):
 
 
 @dataclass(frozen=True)
-class Central(Method):
+class Central(WithSGD, Method):
     """All but the loss; `views` are what it sees of an unlabelled image."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 40,
-        "split": {"partition": "iid", "labels": "each:20", "clients": 1},
-        "settings": {"steps": 20, "batch": 20, "average": 0.95},
-    }
-
+    defaults = on_a_laptop(40, iid("each:20", clients=1), steps=20, batch=20, average=0.95)
+    nesterov = True
     labelled_view: ClassVar[str] = "weak"
     views: ClassVar[tuple[str, ...]]
 
     steps: int = setting(1024, "steps per round", low=1)
     batch: int = setting(64, "labelled images per step", low=1)
     ratio: int = setting(1, "unlabelled images per labelled one", low=1)
-    rate: float = setting(
-        0.03, "learning rate of round 1; falls to a fifth as cos(7/16 pi x)", low=0
+    rate: float = settings.rate(
+        0.03, "learning rate of round 1; falls to a fifth as cos(7/16 pi x)"
     )
-    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
-    decay: float = setting(5e-4, "weight decay", low=0)
-    average: float = setting(
-        0.999, "decay of the moving average of the weights, which is tested", low=0, high=1
+    momentum: float = settings.momentum(0.9, "Nesterov momentum")
+    decay: float = settings.decay(5e-4)
+    average: float = settings.share(
+        0.999, "decay of the moving average of the weights, which is tested"
     )
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Any:
-        """`frozen` has `average`, the moving average before this step, and `progress`, from 0 to 1
-        over the run.
-        """
-
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(
-            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay
-        )
+        """`frozen` has the moving `average` so far, and `progress`, from 0 to 1 over the run."""
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if len(clients) != 1 or not clients[0].labelled or not clients[0].unlabelled:
             raise ConfigError(
                 "a centralised reference needs a single client, with labelled and unlabelled "
-                "images; "
-                "use clients = 1 and labels = 'each:N'"
+                "images; use clients = 1 and labels = 'each:N'"
             )
 
-    def start(self, make: Callable[..., Model]) -> CentralState:
-        model = self.built(make("model"))
+    def start(self, make: MakeModel) -> CentralState:
+        model = self.extend(make("model"))
         tested = {name: self.classifier(model) for name in ("average", "model")}
-        return CentralState(model=model, average=model, tested=tested)
+        return CentralState(model, average=model, tested=tested)
 
-    def built(self, model: Model) -> Model:
+    def extend(self, model: Model) -> Model:
         """What is trained."""
         return model
 
@@ -101,40 +101,38 @@ class Central(Method):
         return {name: state.tested[name] for name in ("average", "model")}
 
     async def round(self, hub: Hub, state: CentralState) -> CentralState:
-        rate = self.rate * math.cos(7 / 16 * math.pi * hub.progress)
-        message = {"model": state.model, "average": state.average, "rate": rate}
-        reply = await Ask(
-            self.client, hub.everyone, {**message, "round": hub.round, "rounds": hub.rounds}
-        )
+        message = {
+            "model": state.model,
+            "average": state.average,
+            "rate": self.rate * math.cos(7 / 16 * math.pi * hub.progress),
+            "round": hub.round,
+            "rounds": hub.rounds,
+        }
+        reply = await Ask(self.client, hub.everyone, message)
         trained = {name: reply.mean(name) for name in ("average", "model")}
         tested = {name: self.classifier(model) for name, model in trained.items()}
-        return CentralState(**trained, tested=await with_statistics(tested, hub, "everyone"))
+        return CentralState(**trained, tested=await with_statistics(tested, hub))
 
     async def client(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.labelled):
+        if not me.labelled:
             return None
         streams = {
             "labelled": Stream(me.labelled, self.labelled_view, self.batch),
             "unlabelled": Stream(me.unlabelled + me.labelled, self.views, self.batch * self.ratio),
         }
-        kept = me.state if me.state is not None else self.fresh_memory(message.model)
-        memory, frozen = {**kept, "average": message.average}, self.frozen(me, message)
+        kept = self.fresh_memory(message.model) if me.state is None else me.state
         trained = await Train(
             message.model,
             streams,
             step=self.step,
             steps=self.steps,
-            memory=memory,
-            frozen=frozen,
+            memory={**kept, "average": message.average},
+            frozen=self.frozen(me, message),
             rate=message.rate,
         )
-        keep = {name: part for name, part in trained.memory.items() if name != "average"}
-        return Upload(
-            model=trained.model,
-            average=trained.memory["average"],
-            keep=keep,
-            report=trained.metrics,
-        )
+        keep = dict(trained.memory)
+        average = keep.pop("average")
+        return Upload(model=trained.model, average=average, keep=keep, report=trained.metrics)
 
     def fresh_memory(self, model: Model) -> dict[str, Tree]:
         return self.sgd.init(model)
@@ -146,17 +144,11 @@ class Central(Method):
     def step(
         self, model: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Model, Tree, dict[str, Tensor]]:
-        """The standard step, and the average follows: its weights only, the statistics are the
-        model's own.
-        """
+        """The standard step; the average of the weights follows, with the model's statistics."""
         progress = (frozen["steps_done"] + batch.step) / frozen["all_steps"]
         known: Mapping[str, Any] = {**frozen, "average": memory["average"], "progress": progress}
+        old = memory["average"].parameters
         model, memory, metrics = standard_step(self.loss, self.sgd)(model, memory, batch, known)
-        weights = moving_average(
-            dict(memory["average"].parameters), dict(model.parameters), self.average
-        )
-        return (
-            model,
-            {**memory, "average": Model(model.architecture, weights, dict(model.statistics))},
-            metrics,
-        )
+        weights = moving_average(old, model.parameters, self.average)
+        average = Model(model.architecture, weights, dict(model.statistics))
+        return model, {**memory, "average": average}, metrics

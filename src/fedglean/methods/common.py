@@ -1,7 +1,8 @@
-"""Exchanges and settings that several methods share."""
+"""Exchanges, checks and streams that several methods share."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fedglean.method import (
     Expect,
     Hub,
     Me,
+    Method,
     Statistics,
     Stream,
     Upload,
@@ -24,8 +26,44 @@ from fedglean.method import (
 )
 from fedglean.models import Model
 from fedglean.models.norm import lowest
+from fedglean.optimiser import Optimiser
 from fedglean.randomness import fold_int, uniform
-from fedglean.tree import Record, Tree
+from fedglean.tree import Record, State, Tree
+
+#: One model, or several by name.
+Models = TypeVar("Models", Model, dict[str, Model])
+
+
+class WithSGD:
+    """A method whose steps are SGD's, with what its settings say of momentum, decay and clip."""
+
+    optimiser: Callable[..., Optimiser]
+    rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+    clip: float | None = None
+
+    @property
+    def sgd(self) -> Optimiser:
+        nesterov = self.nesterov and self.momentum > 0
+        return self.optimiser(self.rate, self.momentum, nesterov, self.decay, self.clip)
+
+
+@dataclass(frozen=True)
+class ModelAndMemory(State):
+    """The model, and what the hub's optimiser remembers."""
+
+    model: Model
+    memory: Tree
+
+
+@dataclass(frozen=True)
+class ModelAndVelocity(State):
+    """The model, and the velocity of the hub's steps (`with_momentum`)."""
+
+    model: Model
+    velocity: Tree
 
 
 def supervised(model: Model, batch: Batch, frozen: Tree) -> Tensor:
@@ -33,46 +71,56 @@ def supervised(model: Model, batch: Batch, frozen: Tree) -> Tensor:
     return cross_entropy(model(batch.labelled.images), batch.labelled.label)
 
 
-def need_labels_at_clients(method: str, clients: Sequence[Declared]) -> None:
-    if not any(client.labelled for client in clients):
-        raise ConfigError(
-            f"{method} needs clients with labels; 'hub-only' trains on labels at the hub"
-        )
+def needs_labels_at_clients(title: str, instead: str = "hub-only") -> Any:
+    """The `check` of a method that nobody but clients with labels can teach."""
+
+    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
+        if not any(client.labelled for client in clients):
+            raise ConfigError(
+                f"{title} needs clients with labels; '{instead}' works with labels at the hub alone"
+            )
+
+    return check
 
 
-def need_labels_at_hub(method: str, hub_labels: int, instead: str) -> None:
-    if hub_labels == 0:
-        raise ConfigError(
-            f"{method} needs labelled images at the hub; '{instead}' works with labels at the "
-            "clients"
-        )
+def needs_labels_at_hub(title: str, instead: str) -> Any:
+    """The `check` of a method that the hub's labels teach."""
+
+    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError(
+                f"{title} needs labelled images at the hub; '{instead}' works with labels at the "
+                "clients"
+            )
+
+    return check
 
 
-def epochs_managed(me: Me, epochs: int, stragglers: float) -> int:
-    """All epochs, or at a share of the visits a random number of them: FedProx's clients that run
-    out of time.
-    """
+def epochs_in_time(me: Me, epochs: int, stragglers: float) -> int:
+    """FedProx's clients that run out of time: in a share of the visits fewer epochs, by chance."""
     if float(uniform(fold_int(me.key, "straggler"))) >= stragglers:
         return epochs
     return 1 + fold_int(me.key, "epochs") % epochs
 
 
 async def with_statistics(
-    models: Mapping[str, Model], hub: Hub, source: str, formula: str = "cumulative"
-) -> dict[str, Model]:
-    """The models with test statistics over the hub's images, and every client's where `source` is
-    "everyone".
+    models: Models, hub: Hub, source: str = "everyone", formula: str = "cumulative"
+) -> Models:
+    """One model, or several by name, with test statistics over the images of hub and clients.
 
-    Costs nothing for models that need none. Where nobody has two images to measure, the models stay
-    as they are.
+    Of the hub alone if `source` is "hub". Costs nothing for models that need none. Where nobody has
+    two images to measure, the models stay as they are.
     """
+    if isinstance(models, Model):
+        alone: dict[str, Model] = {"model": models}
+        return (await with_statistics(alone, hub, source, formula))["model"]  # type: ignore[return-value]
     names = [name for name, model in models.items() if model.needs_statistics]
     if not names:
         return dict(models)
     own = await together(*[Statistics(models[name], hub.labelled) for name in names])
     sums = dict(zip(names, own, strict=True))
     if source == "everyone":
-        expect = {f"{name}_sums": _expected(models[name]) for name in names}
+        expect = {f"{name}_sums": _form_of_sums(models[name]) for name in names}
         message = {name: models[name] for name in names}
         reply = await Ask(
             _measure, hub.everyone, message, expect=expect, once=list(expect), purpose="measure"
@@ -86,15 +134,11 @@ async def with_statistics(
     return {**models, **measured}
 
 
-def _expected(model: Model) -> Expect:
-    """Sums over no more images than a client has declared, and none of them negative but those of
-    means.
-    """
+def _form_of_sums(model: Model) -> Expect:
+    """Over no more images than a client declared; none is negative but those of means."""
     empty = model.empty_sums()
-    bound = {
-        name: torch.full_like(value, 1.0 if name == "images" else 1e6)
-        for name, value in empty.items()
-    }
+    bound = {name: torch.full_like(value, 1e6) for name, value in empty.items()}
+    bound["images"] = torch.ones_like(empty["images"])
     return Expect(empty, bound, lowest(empty))
 
 
@@ -103,29 +147,26 @@ async def _measure(me: Me, message: Record) -> Upload | None:
     if len(images) < 2:
         return None
     sums = await together(*[Statistics(model, images) for model in message.values()])
-    trees = {f"{name}_sums": part for name, part in zip(message, sums, strict=True)}
-    return Upload.of(trees)
+    return Upload.of({f"{name}_sums": part for name, part in zip(message, sums, strict=True)})
 
 
-async def averaged(
+async def fedavg_round(
     client: ClientFunction, to: Sequence[int], hub: Hub, state: Record, **message: Any
 ) -> Record:
-    """A round of FedAvg: these clients train from the model, and their mean is the next one, test
-    statistics included.
+    """These clients train from the model, and their mean is the next one, statistics included.
 
     The model goes out with its statistics, so that a client's predictions are those of the test.
     """
     reply = await Ask(client, to, {"model": state.model, **message})
-    models = await with_statistics({"model": reply.mean("model")}, hub, "everyone")
-    return Record(state, model=models["model"])
+    return Record(state, model=await with_statistics(reply.mean("model"), hub))
 
 
-def pooled(me: Me, labelled_batch: int, unlabelled_batch: int) -> tuple[dict[str, Stream], int]:
-    """Streams and steps per epoch of SAGE's benchmark: all images in two views without labels, and
-    the labelled ones.
+def streams_and_steps(
+    me: Me, labelled_batch: int, unlabelled_batch: int
+) -> tuple[dict[str, Stream], int]:
+    """SAGE's benchmark: all images in two views without labels, the labelled ones, and steps.
 
-    An epoch is as many steps as labelled batches fit into all images, whatever the unlabelled
-    batch.
+    An epoch is as many steps as labelled batches fit into all images, whatever the other batch.
     """
     images = me.unlabelled + me.labelled
     streams = {"unlabelled": Stream(images, view=("weak", "strong"), batch=unlabelled_batch)}
@@ -135,13 +176,7 @@ def pooled(me: Me, labelled_batch: int, unlabelled_batch: int) -> tuple[dict[str
 
 
 def with_momentum(model: Model, mean: Model, velocity: Tree, momentum: float) -> tuple[Model, Tree]:
-    """The hub's step towards the clients' mean: V <- m V + (W - A), W <- W - V; statistics follow
-    the mean.
-    """
-    velocity = tree.map(
-        lambda v, w, a: momentum * v + (w - a),
-        velocity,
-        dict(model.parameters),
-        dict(mean.parameters),
-    )
-    return mean.with_parameters(tree.subtract(dict(model.parameters), velocity)), velocity
+    """The hub's step to the clients' mean: V <- m V + (W - A), W <- W - V; statistics are its."""
+    weights = model.parameters
+    velocity = tree.map(lambda v, w, a: momentum * v + (w - a), velocity, weights, mean.parameters)
+    return mean.with_parameters(tree.subtract(weights, velocity)), velocity

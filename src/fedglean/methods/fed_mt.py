@@ -11,71 +11,58 @@ A client without labels learns from its teacher alone, one with all labels from 
 tested nowhere: what is averaged, by the number of images, is the students.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedglean.losses import consistency, moving_average, ramp
-from fedglean.method import Batch, Declared, Hub, Me, Method, Stream, Train, Upload, setting
-from fedglean.methods.common import averaged, need_labels_at_clients, supervised
+from fedglean.method import Batch, Hub, Me, Method, Stream, Train, Upload, setting
+from fedglean.methods import settings
+from fedglean.methods.common import WithSGD, fedavg_round, needs_labels_at_clients, supervised
+from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, standard_step
+from fedglean.optimiser import standard_step
 from fedglean.tree import Record, Tree
 
 
 @dataclass(frozen=True)
-class FedMT(Method):
-    """An epoch is one over all images of a client; the labelled ones are drawn once more beside
-    them, and cycled.
-    """
+class FedMT(WithSGD, Method):
+    """An epoch is one over all images; the labelled ones are drawn again beside them, and cycle."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 25,
-        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
-        "model": {"name": "mlp"},
-        "settings": {"rate": 0.1, "ramp_epochs": 20.0},
-    }
+    defaults = on_a_laptop(25, MISMATCH, MLP, rate=0.1, ramp_epochs=20.0)
+    check = needs_labels_at_clients("Fed-MT")
 
-    active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(1.0)
     epochs: int = setting(2, "local epochs", low=1)
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)
     batch: int = setting(32, "batch size of images that the teacher speaks about", low=1)
-    rate: float = setting(0.01, "learning rate", low=0)
-    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
+    rate: float = settings.rate(0.01)
+    momentum: float = settings.momentum(0.0)
     consistency_weight: float = setting(
         50.0, "weight of the squared difference from the teacher", low=0
     )
     ramp_epochs: float = setting(50.0, "local epochs over which that weight grows", low=0)
-    early_average: float = setting(
-        0.99, "decay of the teacher's average while the weight grows", low=0, high=1
+    early_average: float = settings.share(
+        0.99, "decay of the teacher's average while the weight grows"
     )
-    late_average: float = setting(0.999, "decay of the teacher's average afterwards", low=0, high=1)
+    late_average: float = settings.share(0.999, "decay of the teacher's average afterwards")
     keep_teacher: bool = setting(
         False,
         "continue with the teacher of the last visit; otherwise it starts as the global model",
     )
     view: str = setting("noise", "what makes two copies of an image differ", names="VIEWS")
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(self.rate, self.momentum)
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_clients("Fed-MT", clients)
-
     async def round(self, hub: Hub, state: Record) -> Record:
-        done = (hub.round - 1) * self.epochs
-        return await averaged(self.client, hub.sample(self.active), hub, state, epochs_done=done)
+        to, done = hub.sample(self.active), (hub.round - 1) * self.epochs
+        return await fedavg_round(self.client, to, hub, state, epochs_done=done)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         images = me.unlabelled + me.labelled
-        if not len(images):
+        if not images:
             return None
         streams = {"images": Stream(images, view=(self.view, self.view), batch=self.batch)}
-        if len(me.labelled):
+        if me.labelled:
             streams["labelled"] = Stream(me.labelled, view=self.view, batch=self.labelled_batch)
         model = message.model.for_training()
         teacher = model if me.state is None else me.state
@@ -95,22 +82,18 @@ class FedMT(Method):
         self, student: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Model, Tree, dict[str, Tensor]]:
         """The student learns, then the teacher moves a little towards it."""
-        teacher = memory["teacher"]
-        student, memory, metrics = standard_step(self.loss, self.sgd)(
-            student, memory, batch, {**frozen, "teacher": teacher}
-        )
-        growing = (frozen["epochs_done"] + batch.epoch < self.ramp_epochs).to(
-            batch.images.images.dtype
-        )
-        decay = self.late_average + (self.early_average - self.late_average) * growing
+        teacher, known = memory["teacher"], {**frozen, "teacher": memory["teacher"]}
+        student, memory, metrics = standard_step(self.loss, self.sgd)(student, memory, batch, known)
+        growing = frozen["epochs_done"] + batch.epoch < self.ramp_epochs
+        early = growing.to(batch.images.images.dtype)
+        decay = self.late_average + (self.early_average - self.late_average) * early
         return student, {**memory, "teacher": moving_average(teacher, student, decay)}, metrics
 
     def loss(self, student: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         own, other = batch.images.views
         difference = consistency(student(own), frozen["teacher"].evaluate(other))
-        weight = self.consistency_weight * ramp(
-            frozen["epochs_done"] + batch.epoch, self.ramp_epochs, "sigmoid"
-        )
+        epochs = frozen["epochs_done"] + batch.epoch
+        weight = self.consistency_weight * ramp(epochs, self.ramp_epochs, "sigmoid")
         total = weight.to(difference.dtype) * difference
         if "labelled" in batch.streams:
             total = total + supervised(student, batch, frozen)

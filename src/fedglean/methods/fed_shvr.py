@@ -1,5 +1,4 @@
-"""Fed-SHVR (Wang, Wang, Sun, Chang 2021): labelled and unlabelled images at every client, of
-different classes.
+"""Fed-SHVR (Wang, Wang, Sun, Chang 2021): clients' labels are of other classes than their images.
 
 Pseudo-labels are soft, the exact minimiser of the regularised objective; predictions are pulled
 away from certainty; and clients that take different numbers of steps neither drift apart (variance
@@ -13,9 +12,8 @@ model.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +28,7 @@ from fedglean.method import (
     Declared,
     Expect,
     Hub,
+    MakeModel,
     Me,
     Method,
     Predict,
@@ -39,7 +38,8 @@ from fedglean.method import (
     setting,
     together,
 )
-from fedglean.methods.common import with_statistics
+from fedglean.methods.common import needs_labels_at_clients, with_statistics
+from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
 from fedglean.models import Model
 from fedglean.models.norm import lowest
 from fedglean.optimiser import SGD
@@ -59,18 +59,12 @@ class FedSHVRState(State):
 
 @dataclass(frozen=True)
 class FedSHVR(Method):
-    """Algorithm 1. Without `correct` Fed-SH (FedNova), without `normalise` Fed-SVR (VRL-SGD),
-    without both FedAvg.
-    """
+    """Algorithm 1. Without `correct` Fed-SH, without `normalise` Fed-SVR, without both FedAvg."""
 
-    needs_sgd: ClassVar[bool] = True
+    needs_sgd = True
     # It, its floor and its ceiling meet on one split.
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 25,
-        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
-        "model": {"name": "mlp"},
-        "settings": {"rate": 0.1, "ramp_epochs": 20.0, "perturb": "noise"},
-    }
+    defaults = on_a_laptop(25, MISMATCH, MLP, rate=0.1, ramp_epochs=20.0, perturb="noise")
+    check = needs_labels_at_clients("Fed-SHVR", instead="semifl")
 
     epochs: int = setting(2, "local epochs", low=1)
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)
@@ -100,112 +94,85 @@ class FedSHVR(Method):
     def drops(self) -> bool:
         return self.perturb == "dropout"
 
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if not any(client.labelled for client in clients):
-            raise ConfigError(
-                "Fed-SHVR needs clients with labels; 'semifl' works with labels at the hub alone"
-            )
-
-    def start(self, make: Callable[..., Model]) -> FedSHVRState:
+    def start(self, make: MakeModel) -> FedSHVRState:
         model = make("model")
         if self.drops and not model.architecture.drops:
             raise ConfigError(
                 "perturb 'dropout' needs a model that drops: 'mlp' with model.dropout = 0.5, or "
                 "'cnn13'"
             )
-        return FedSHVRState(
-            model=model, mean_gradient=tree.zeros(dict(model.parameters)), tested=model
-        )
+        return FedSHVRState(model, mean_gradient=tree.zeros(model.parameters), tested=model)
 
     def predictors(self, state: FedSHVRState) -> dict[str, Model]:
         return {"model": state.tested}
 
     def steps(self, client: Declared) -> int:
         """tau_k, which hub and client both know."""
-        epochs = max(
-            client.unlabelled * self.epochs / self.unlabelled_batch,
-            client.labelled * self.epochs / self.labelled_batch,
-        )
-        return max(1, math.floor(epochs))
+        unlabelled = client.unlabelled * self.epochs / self.unlabelled_batch
+        labelled = client.labelled * self.epochs / self.labelled_batch
+        return max(1, math.floor(max(unlabelled, labelled)))
 
     async def round(self, hub: Hub, state: FedSHVRState) -> FedSHVRState:
         model, mean_gradient = state.model, state.mean_gradient
-        message = {
-            "model": model,
-            "mean_gradient": mean_gradient,
-            "epochs_done": (hub.round - 1) * self.epochs,
-        }
-        expect = {"change": Expect(tree.zeros(dict(model.parameters)), bound=1e3)}
+        done = (hub.round - 1) * self.epochs
+        message = {"model": model, "mean_gradient": mean_gradient, "epochs_done": done}
+        expect = {"change": Expect(tree.zeros(model.parameters), bound=1e3)}
         if model.statistics:
             expect["statistics"] = Expect(model.statistics, low=lowest(model.statistics))
         reply = await Ask(self.client, hub.everyone, message, expect=expect)
         if not reply.has("change"):
             return state
-        images = {client: hub.clients[client].total for client in hub.everyone}
-        present = sum(images[client] for client in reply.answered)
-        mean_steps = (
-            sum(images[client] * self.steps(hub.clients[client]) for client in reply.answered)
-            / present
-        )
-        # Eq. (14); without normalisation the clients' sums of gradients are averaged, not their
-        # means.
+        # Eq. (14); without normalisation clients' sums of gradients are averaged, not their means.
+        answered = [hub.clients[client] for client in reply.answered]
+        steps = sum(client.total * self.steps(client) for client in answered)
+        mean_steps = steps / sum(client.total for client in answered)
         scale = self.rate * (mean_steps if self.normalise else 1.0)
         direction = tree.add(reply.mean("change"), mean_gradient)
-        weights = tree.map(lambda w, g: w - scale * g, dict(model.parameters), direction)
-        model = Model(
-            model.architecture, weights, reply.mean("statistics") if model.statistics else {}
-        )
+        weights = tree.map(lambda w, g: w - scale * g, model.parameters, direction)
+        statistics = reply.mean("statistics") if model.statistics else {}
+        model = Model(model.architecture, weights, statistics)
         if self.correct:
-            share = 1 / sum(images.values())
+            share = 1 / sum(client.total for client in hub.clients)
             mean_gradient = tree.map(lambda c, d: c + share * d, mean_gradient, reply.sum("change"))
-        tested = await with_statistics({"model": model}, hub, "everyone")
-        return FedSHVRState(model=model, mean_gradient=mean_gradient, tested=tested["model"])
+        return FedSHVRState(model, mean_gradient, tested=await with_statistics(model, hub))
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         declared = Declared(len(me.labelled), len(me.unlabelled))
         if not declared.total:
             return None
         model, steps = message.model, self.steps(declared)
-        parts: tuple[Predictions, Predictions] = await together(
+        labelled, unlabelled = await together(
             Predict(model, me.labelled), Predict(model, me.unlabelled, threshold=0.0)
         )
         alpha = self.unlabelled_weight * self.ramp(message.epochs_done)
-        soft = self.soft_labels(parts[1].probabilities, alpha)
-        own = (
-            me.state
-            if self.correct and me.state is not None
-            else tree.zeros(dict(model.parameters))
-        )
-        # Without normalisation a client counts by its steps: the hub then sums gradients over
-        # steps.
+        soft = self.soft_labels(unlabelled.probabilities, alpha)
+        # Without normalisation a client counts by its steps: the hub sums gradients over steps.
         times = 1 if self.normalise else steps
+        is_new = me.state is None or not self.correct
+        own = tree.zeros(model.parameters) if is_new else me.state
         correction = tree.map(lambda c, o: c / times - o, message.mean_gradient, own)
         frozen: dict[str, Any] = {"correction": correction} if self.correct else {}
         frozen["epochs_done"] = torch.tensor(float(message.epochs_done), dtype=torch.float64)
         frozen["epochs_a_step"] = torch.tensor(self.epochs / steps, dtype=torch.float64)
-        streams = self.streams(me.labelled, me.unlabelled, soft)
-        trained = await Train(model, streams, self.loss, SGD(self.rate), steps=steps, frozen=frozen)
-        moved = tree.map(
-            lambda a, b: (a - b) / (self.rate * steps),
-            dict(model.parameters),
-            trained.model.parameters,
-        )
-        new = tree.subtract(moved, correction) if self.correct else moved
+        streams, sgd = self.streams(me.labelled, me.unlabelled, soft), SGD(self.rate)
+        trained = await Train(model, streams, self.loss, sgd, steps=steps, frozen=frozen)
+        length = self.rate * steps
+        new = tree.map(lambda a, b: (a - b) / length, model.parameters, trained.model.parameters)
+        if self.correct:
+            new = tree.subtract(new, correction)
         trees = {"change": tree.map(lambda a, b: times * (a - b), new, own)}
         if trained.model.statistics:
             trees["statistics"] = trained.model.statistics
-        report = {"objective": self.objective(me.labelled, parts, soft)}
-        return Upload(
-            weight=declared.total, keep=new if self.correct else None, report=report, **trees
-        )
+        report = {"objective": self.objective(me.labelled, (labelled, unlabelled), soft)}
+        keep = new if self.correct else None
+        return Upload(weight=declared.total, keep=keep, report=report, **trees)
 
     def streams(self, labelled: Images, unlabelled: Images, soft: Tensor) -> dict[str, Stream]:
         view, streams = VIEWS[self.perturb], {}
-        if len(unlabelled):
-            streams["unlabelled"] = Stream(
-                unlabelled.labelled(soft), view=view, batch=self.unlabelled_batch
-            )
-        if len(labelled):
+        if unlabelled:
+            images = unlabelled.labelled(soft)
+            streams["unlabelled"] = Stream(images, view=view, batch=self.unlabelled_batch)
+        if labelled:
             streams["labelled"] = Stream(labelled, view=view, batch=self.labelled_batch)
         return streams
 
@@ -234,11 +201,8 @@ class FedSHVR(Method):
             logits = model(batch.unlabelled.images, key)
             epochs = frozen["epochs_done"] + frozen["epochs_a_step"] * batch.step
             alpha = self.unlabelled_weight * self.ramp(epochs)
-            total = (
-                total
-                + alpha * cross_entropy(logits, batch.unlabelled.label)
-                + self.output_weight * uniformity(logits)
-            )
+            total = total + alpha * cross_entropy(logits, batch.unlabelled.label)
+            total = total + self.output_weight * uniformity(logits)
         loss: Tensor = total
         return loss
 

@@ -1,5 +1,4 @@
-"""FedMatch (Jeong, Yoon, Yang, Hwang, ICLR 2021): two parts of one model, one for labels and one
-for the rest.
+"""FedMatch (Jeong et al., ICLR 2021): two parts of one model, one for labels, one for the rest.
 
 The weights are a sum, sigma + psi. Labels move sigma alone and unlabelled images psi alone, so
 neither undoes what the other taught. Clients help each other: from time to time each gets psi of
@@ -16,9 +15,8 @@ Messages are whole here, but clients train on what a sparse one would leave them
 client's psi by itself, so secure aggregation is out of reach.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +31,7 @@ from fedglean.method import (
     Batch,
     Declared,
     Hub,
+    MakeModel,
     Me,
     Method,
     Predict,
@@ -42,9 +41,11 @@ from fedglean.method import (
     setting,
     together,
 )
-from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods import settings
+from fedglean.methods.common import WithSGD, supervised, with_statistics
+from fedglean.methods.settings import iid, on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, standard_step
+from fedglean.optimiser import standard_step
 from fedglean.randomness import key, uniform
 from fedglean.tree import Record, State, Tree
 
@@ -63,37 +64,33 @@ class FedMatchState(State):
 
 
 @dataclass(frozen=True)
-class FedMatch(Method):
-    """Both scenarios of the paper: a step trains whichever part there is data for, and the hub
-    comes first.
-    """
+class FedMatch(WithSGD, Method):
+    """Both scenarios of the paper: a step trains the parts there is data for; the hub is first."""
 
     #: Its two parts step one after the other, and without a memory.
-    needs_sgd: ClassVar[bool] = True
+    needs_sgd = True
     # As published, the unlabelled terms are too weak to be seen within so few rounds.
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 40,
-        "split": {"partition": "iid", "labels": "each:2", "clients": 20},
-        "settings": {
-            "epochs": 5,
-            "unlabelled_batch": 20,
-            "rate": 0.01,
-            "agreement_weight": 1.0,
-            "consistency_weight": 1.0,
-            "closeness_weight": 0.1,
-            "active": 0.4,
-            "helper_interval": 1,
-        },
-    }
+    defaults = on_a_laptop(
+        40,
+        iid("each:2", clients=20),
+        epochs=5,
+        unlabelled_batch=20,
+        rate=0.01,
+        agreement_weight=1.0,
+        consistency_weight=1.0,
+        closeness_weight=0.1,
+        active=0.4,
+        helper_interval=1,
+    )
 
-    active: float = setting(0.05, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(0.05)
     epochs: int = setting(1, "local epochs, over the labelled images where there are any", low=1)
     hub_epochs: int = setting(1, "epochs at the hub before each round", low=1)
     labelled_batch: int = setting(10, "batch size of labelled images at clients", low=1)
     unlabelled_batch: int = setting(100, "batch size of unlabelled images", low=1)
     hub_batch: int = setting(100, "batch size at the hub", low=1)
-    rate: float = setting(1e-3, "learning rate", low=0)
-    threshold: float = setting(0.75, "confidence from which a prediction is used", low=0, high=1)
+    rate: float = settings.rate(1e-3)
+    threshold: float = settings.share(0.75, "confidence from which a prediction is used")
     helpers: int = setting(2, "H: clients that help a client", low=0)
     helper_interval: int = setting(
         10, "number of rounds from one sending of helpers to the next", low=1
@@ -120,10 +117,6 @@ class FedMatch(Method):
     )
     view: str = setting("plain", "how images are seen where not by the strong view", names="VIEWS")
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(self.rate)
-
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
         if not hub_labels and not any(client.labelled for client in clients):
             raise ConfigError(
@@ -131,37 +124,35 @@ class FedMatch(Method):
                 "another label layout"
             )
 
-    def start(self, make: Callable[..., Model]) -> FedMatchState:
+    def start(self, make: MakeModel) -> FedMatchState:
         sigma = make("model")
         refuse_running_averages(sigma)
         psi = tree.map(lambda weight: self.psi_share * weight, sigma)
-        return FedMatchState(sigma=sigma, psi=psi, tested=total(sigma, psi), psis={}, answers={})
+        return FedMatchState(sigma, psi, tested=total(sigma, psi), psis={}, answers={})
 
     def predictors(self, state: FedMatchState) -> dict[str, Model]:
         return {"model": state.tested}
 
     async def round(self, hub: Hub, state: FedMatchState) -> FedMatchState:
         sigma = state.sigma
-        if len(hub.labelled):
+        if hub.labelled:
             streams = {"labelled": Stream(hub.labelled, view=self.view, batch=self.hub_batch)}
-            frozen = {"psi": state.psi}
+            epochs, frozen = self.hub_epochs, {"psi": state.psi}
             tuned = await Train(
-                sigma, streams, self.sigma_loss, self.sgd, epochs=self.hub_epochs, frozen=frozen
+                sigma, streams, self.sigma_loss, self.sgd, epochs=epochs, frozen=frozen
             )
             sigma = tuned.model
-        clients = hub.sample(self.active)
-        helped = clients if hub.round % self.helper_interval == 0 else []
+        to = hub.sample(self.active)
+        helped = to if hub.round % self.helper_interval == 0 else []
         each = {client: {"helpers": self.helpers_of(client, state)} for client in helped}
         sent = {"sigma": sigma, "psi": state.psi}
-        reply = await Ask(self.client, clients, sent, each=each, once=list(sent), collect="all")
-        new = replace(state, sigma=reply.mean("sigma"), psi=reply.mean("psi"))
-        models = await with_statistics(
-            {"model": total(new.sigma, sparse(new.psi, self.smallest))}, hub, "everyone"
-        )
+        reply = await Ask(self.client, to, sent, each=each, once=list(sent), collect="all")
+        sigma, psi = reply.mean("sigma"), reply.mean("psi")
+        tested = await with_statistics(total(sigma, sparse(psi, self.smallest)), hub)
         trees = {client: {**sent, **upload.trees} for client, upload in reply.uploads.items()}
-        answers = await answers_to_noise(trees, models["model"])
-        psis = {**state.psis, **{client: each["psi"] for client, each in trees.items()}}
-        return replace(new, tested=models["model"], psis=psis, answers={**state.answers, **answers})
+        psis = state.psis | {client: parts["psi"] for client, parts in trees.items()}
+        answers = state.answers | await answers_to_noise(trees, tested)
+        return FedMatchState(sigma, psi, tested, psis, answers)
 
     def helpers_of(self, client: int, state: FedMatchState) -> list[Model]:
         """psi of the clients that are nearest; none for a client that was never seen."""
@@ -169,28 +160,27 @@ class FedMatch(Method):
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         streams = {}
-        if len(me.labelled):
+        if me.labelled:
             streams["labelled"] = Stream(me.labelled, view=self.view, batch=self.labelled_batch)
-        if len(me.unlabelled):
-            streams["unlabelled"] = Stream(
-                me.unlabelled, view=(self.view, "strong"), batch=self.unlabelled_batch
-            )
+        if me.unlabelled:
+            views, batch = (self.view, "strong"), self.unlabelled_batch
+            streams["unlabelled"] = Stream(me.unlabelled, view=views, batch=batch)
         if not streams:
             return None
+        least = self.smallest_change
         sent = {"sigma": message.sigma.for_training(), "psi": message.psi.for_training()}
-        start = merged(sent, me.state, self.smallest_change)
+        start = merge(sent, me.state, least)
         # A helper's model is its psi with this client's sigma.
-        helpers = [
-            merged(psi, start["psi"], self.smallest_change) for psi in message.get("helpers", [])
-        ]
+        helpers = [merge(psi, start["psi"], least) for psi in message.get("helpers", [])]
         frozen = {"helpers": [total(start["sigma"], psi) for psi in helpers]}
         trained = await Train(
             start, streams, step=self.step, epochs=self.epochs, frozen=frozen, rate=self.rate
         )
         found = {**trained.models, "psi": sparse(trained.models["psi"], self.smallest)}
-        new = merged(found, sent, self.smallest_change)
-        down = travelled(start, me.state) + sum(travelled(psi, start["psi"]) for psi in helpers)
-        report = {**trained.metrics, "models_up": travelled(new, sent), "models_down": down}
+        new = merge(found, sent, least)
+        down = models_sent(start, me.state)
+        down += sum(models_sent(psi, start["psi"]) for psi in helpers)
+        report = {**trained.metrics, "models_up": models_sent(new, sent), "models_down": down}
         trees = {part: new[part] for part, stream in TAUGHT_BY.items() if stream in streams}
         return Upload(keep=new, report=report, **trees)
 
@@ -203,9 +193,8 @@ class FedMatch(Method):
             sigma, _, own = standard_step(self.sigma_loss, self.sgd)(sigma, {}, batch, {"psi": psi})
             metrics["sigma_loss"] = own["loss"]
         if "unlabelled" in batch.streams:
-            psi, _, own = standard_step(self.psi_loss, self.sgd)(
-                psi, {}, batch, {**frozen, "sigma": sigma}
-            )
+            frozen = {**frozen, "sigma": sigma}
+            psi, _, own = standard_step(self.psi_loss, self.sgd)(psi, {}, batch, frozen)
             metrics |= {"psi_loss": own["loss"], "confident": own["confident"]}
         return {"sigma": sigma, "psi": psi}, memory, metrics
 
@@ -214,24 +203,18 @@ class FedMatch(Method):
         return self.supervised_weight * supervised(total(sigma, frozen["psi"]), batch, frozen)
 
     def psi_loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
-        """Agreement and inter-client consistency over the confident images, and what holds psi
-        small near sigma.
-        """
+        """Agreement and consistency over confident images, and what holds psi small near sigma."""
         sigma = frozen["sigma"]
         own, strong = lanes(total(sigma, psi), *batch.unlabelled.views)
-        helpers = [
-            helper.evaluate(batch.unlabelled.images).detach() for helper in frozen["helpers"]
-        ]
+        images = batch.unlabelled.images
+        helpers = [helper.evaluate(images).detach() for helper in frozen["helpers"]]
         mask = (own.detach().softmax(-1).amax(-1) >= self.threshold).to(own.dtype)
         label = vote([own.detach(), *helpers])
         loss = self.agreement_weight * masked_cross_entropy(strong, label, mask, over="masked")
         for helper in helpers:
-            apart = (
-                F.kl_div(own.log_softmax(-1), helper.softmax(-1), reduction="none").sum(-1) * mask
-            )
-            loss = loss + self.consistency_weight / len(helpers) * apart.sum() / mask.sum().clamp(
-                min=1
-            )
+            apart = F.kl_div(own.log_softmax(-1), helper.softmax(-1), reduction="none").sum(-1)
+            weighted = self.consistency_weight / len(helpers) * (apart * mask).sum()
+            loss = loss + weighted / mask.sum().clamp(min=1)
         loss = loss + self.closeness_weight * squared_distance(sigma.parameters, psi.parameters)
         size = torch.stack([weight.abs().sum() for weight in psi.parameters.values()]).sum()
         return loss + self.sparsity_weight * size, {"confident": mask.mean()}
@@ -247,16 +230,13 @@ def refuse_running_averages(model: Model) -> None:
 
 def total(sigma: Model, psi: Model) -> Model:
     """The model that predicts."""
-    return sigma.with_parameters(tree.add(dict(sigma.parameters), dict(psi.parameters)))
+    return sigma.with_parameters(tree.add(sigma.parameters, psi.parameters))
 
 
 def vote(outputs: Sequence[Tensor]) -> Tensor:
     """The class that most of the outputs favour; the first of several."""
-    return (
-        torch.stack([one_hot(logits.argmax(-1), like=logits) for logits in outputs])
-        .sum(0)
-        .argmax(-1)
-    )
+    votes = [one_hot(logits.argmax(-1), like=logits) for logits in outputs]
+    return torch.stack(votes).sum(0).argmax(-1)
 
 
 def sparse(psi: Model, smallest: float) -> Model:
@@ -264,57 +244,48 @@ def sparse(psi: Model, smallest: float) -> Model:
     return without
 
 
-def merged(new: Tree, old: Tree, smallest_change: float) -> Tree:
-    """What a receiver that had `old` has after the noticeable changes were sent; one that had
-    nothing was sent all.
-    """
+def merge(new: Tree, old: Tree, smallest_change: float) -> Tree:
+    """What a receiver of `old` has after noticeable changes were sent; without `old`, all."""
     if old is None:
         return new
     return tree.map(lambda a, b: torch.where((a - b).abs() > smallest_change, a, b), new, old)
 
 
-def travelled(new: Tree, old: Tree) -> float:
+def models_sent(new: Tree, old: Tree) -> float:
     """How much had to be sent, in whole models: sigma and psi are two."""
     models = len(new) if isinstance(new, dict) else 1
-    return float(
-        models if old is None else models * (tree.row(new) != tree.row(old)).double().mean()
-    )
+    if old is None:
+        return float(models)
+    return float(models * (tree.row(new) != tree.row(old)).double().mean())
 
 
 async def answers_to_noise(
     trees: Mapping[int, Mapping[str, Model]], tested: Model
 ) -> dict[int, Tensor]:
-    """What the clients' models predict for one picture, with the global batch-norm statistics: how
-    alike they are.
-    """
-    weights = [total(each["sigma"], each["psi"]).parameters for each in trees.values()]
-    noise = picture_of_noise(tested)
-    found = await together(
-        *[Predict(Model(tested.architecture, own, tested.statistics), noise) for own in weights]
-    )
+    """What the clients' models predict for one picture, with the global batch-norm statistics."""
+    noise, questions = picture_of_noise(tested), []
+    for parts in trees.values():
+        weights = total(parts["sigma"], parts["psi"]).parameters
+        questions.append(Predict(Model(tested.architecture, weights, tested.statistics), noise))
+    found = await together(*questions)
     return {client: each.probabilities[0] for client, each in zip(trees, found, strict=True)}
 
 
 def picture_of_noise(model: Model) -> Images:
     """Of mean and deviation 125, cut off at 0 and 255: the same one in every round and run."""
     low, high = torch.special.ndtr(torch.tensor([-1.0, 1.04], dtype=torch.float64))
-    spread = torch.special.ndtri(
-        low + (high - low) * uniform(key(0, "noise"), (1, *model.architecture.shape))
-    )
+    drawn = uniform(key(0, "noise"), (1, *model.architecture.shape))
+    spread = torch.special.ndtri(low + (high - low) * drawn)
     device = next(iter(model.parameters.values())).device
-    return Images(
-        (125 + 125 * spread).round().to(device, torch.uint8),
-        torch.zeros(1, dtype=torch.long, device=device),
-    )
+    pixels = (125 + 125 * spread).round().to(device, torch.uint8)
+    return Images(pixels, index=torch.zeros(1, dtype=torch.long, device=device))
 
 
 def nearest(answers: Mapping[int, Tensor], client: int, count: int) -> list[int]:
     """The other clients whose answers are nearest to a client's own, the nearest first."""
     if client not in answers:
         return []
-    apart = {
-        other: float((answers[other] - answers[client]).norm())
-        for other in answers
-        if other != client
-    }
-    return sorted(apart, key=lambda other: (apart[other], other))[:count]
+    own = answers[client]
+    apart = {other: float((answer - own).norm()) for other, answer in answers.items()}
+    others = [other for other in answers if other != client]
+    return sorted(others, key=lambda other: (apart[other], other))[:count]

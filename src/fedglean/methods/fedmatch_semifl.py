@@ -1,5 +1,4 @@
-"""What SemiFL's Table 1 (Diao, Ding, Tarokh 2022) calls FedMatch: FixMatch by batch with two added
-kernels, no more.
+"""What SemiFL's Table 1 (Diao, Ding, Tarokh 2022) calls FedMatch: FixMatch with two added kernels.
 
 The hub's labels train the one kernel of every convolution, sigma, and the clients' own
 pseudo-labels the other, psi, in SemiFL's rounds. Helpers, agreement, regularisers and sparse
@@ -12,9 +11,7 @@ Clients train on their unlabelled images; labels at clients are not used. Who is
 images with the model that was sent stays away, as in SemiFL.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +23,8 @@ from fedglean.losses import lanes, pseudo_label_loss
 from fedglean.method import (
     Ask,
     Batch,
-    Declared,
     Hub,
+    MakeModel,
     Me,
     Method,
     Predict,
@@ -36,10 +33,18 @@ from fedglean.method import (
     Upload,
     setting,
 )
-from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
+from fedglean.methods import settings
+from fedglean.methods.common import (
+    WithSGD,
+    needs_labels_at_hub,
+    supervised,
+    with_momentum,
+    with_statistics,
+)
 from fedglean.methods.fedmatch import refuse_running_averages, total
+from fedglean.methods.settings import on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, clipped, cosine, standard_step
+from fedglean.optimiser import clipped, cosine, standard_step
 from fedglean.tree import Record, State, Tree
 
 
@@ -55,45 +60,27 @@ class TwoPartState(State):
 
 
 @dataclass(frozen=True)
-class FedMatchSemiFL(Method):
-    """Clients first, then the hub, as the code has it: what is tested is what the next round's
-    clients get.
-    """
+class FedMatchSemiFL(WithSGD, Method):
+    """Clients first, then the hub, as in the code: what is tested is what clients get next."""
 
     #: Its two parts step one after the other, and without a memory.
-    needs_sgd: ClassVar[bool] = True
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 40,
-        "settings": {"active": 0.25, "threshold": 0.9},
-    }
+    needs_sgd = True
+    defaults = on_a_laptop(40, active=0.25, threshold=0.9)
+    nesterov = True
+    check = needs_labels_at_hub("SemiFL's FedMatch", instead="fedmatch")
 
-    active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(0.1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(
-        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
-    )
-    global_momentum: float = setting(
-        0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99
-    )
+    threshold: float = settings.threshold(0.95)
+    global_momentum: float = settings.global_momentum(0.5)
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     batch: int = setting(10, "batch size at clients", low=1)
-    rate: float = setting(
-        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
-    )
-    momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
-    decay: float = setting(5e-4, "weight decay", low=0)
-    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+    rate: float = settings.annealed_rate(0.03)
+    momentum: float = settings.momentum(0.9, "Nesterov momentum, kept from visit to visit")
+    decay: float = settings.decay(5e-4)
+    clip: float = settings.clip(1.0)
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(
-            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
-        )
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_hub("SemiFL's FedMatch", hub_labels, instead="fedmatch")
-
-    def start(self, make: Callable[..., Model]) -> TwoPartState:
+    def start(self, make: MakeModel) -> TwoPartState:
         sigma, psi = make("sigma"), make("psi")
         refuse_running_averages(sigma)
         if not any(map(is_kernel, sigma.parameters.values())):
@@ -102,10 +89,8 @@ class FedMatchSemiFL(Method):
                 "'cnn'"
             )
         psi = with_kernels_of(psi, tree.zeros(psi))
-        memory, velocity = self.sgd.init(sigma), tree.zeros(dict(psi.parameters))
-        return TwoPartState(
-            sigma=sigma, psi=psi, memory=memory, velocity=velocity, tested=total(sigma, psi)
-        )
+        memory, velocity = self.sgd.init(sigma), tree.zeros(psi.parameters)
+        return TwoPartState(sigma, psi, memory, velocity, tested=total(sigma, psi))
 
     def predictors(self, state: TwoPartState) -> dict[str, Model]:
         return {"model": state.tested}
@@ -121,43 +106,34 @@ class FedMatchSemiFL(Method):
         reply = await Ask(self.client, hub.sample(self.active), message, once=["psi"])
         if reply.has("psi"):
             psi, velocity = with_momentum(psi, reply.mean("psi"), velocity, self.global_momentum)
-        streams, frozen = {"labelled": Stream(hub.labelled, batch=self.hub_batch)}, {"psi": psi}
         tuned = await Train(
             state.sigma,
-            streams,
+            {"labelled": Stream(hub.labelled, batch=self.hub_batch)},
             step=self.hub_step,
             epochs=self.epochs,
             memory=state.memory,
-            frozen=frozen,
+            frozen={"psi": psi},
             rate=rate,
         )
-        models = await with_statistics({"model": total(tuned.model, psi)}, hub, "everyone")
-        return TwoPartState(
-            sigma=tuned.model,
-            psi=psi,
-            memory=tuned.memory,
-            velocity=velocity,
-            tested=models["model"],
-        )
+        tested = await with_statistics(total(tuned.model, psi), hub)
+        return TwoPartState(tuned.model, psi, tuned.memory, velocity, tested)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.unlabelled):
+        if not me.unlabelled:
             return None
         sent = total(message.sigma, message.psi)
         sent = Model(sent.architecture, sent.parameters, message.statistics)
         guess = await Predict(sent, me.unlabelled, view="weak", threshold=self.threshold)
         if not guess.confident:
             return None
-        streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
-        psi, frozen = message.psi.for_training(), {"sigma": message.sigma.for_training()}
-        memory = self.sgd.init(psi) if me.state is None else me.state
+        psi = message.psi.for_training()
         trained = await Train(
             psi,
-            streams,
+            {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)},
             step=self.step,
             epochs=self.epochs,
-            memory=memory,
-            frozen=frozen,
+            memory=self.sgd.init(psi) if me.state is None else me.state,
+            frozen={"sigma": message.sigma.for_training()},
             rate=message.rate,
         )
         return Upload(psi=trained.model, keep=trained.memory, report=trained.metrics)
@@ -165,35 +141,26 @@ class FedMatchSemiFL(Method):
     def hub_step(
         self, sigma: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        """The standard step, but that half of the gradient is dropped between its clipping and the
-        rest.
-        """
+        """The standard step, but half of the gradient is dropped once it is clipped."""
 
         def objective(weights: Tree) -> Tensor:
             return supervised(total(sigma.with_parameters(weights), frozen["psi"]), batch, frozen)
 
-        weights = dict(sigma.parameters)
-        gradient, loss = grad_and_value(objective)(weights)
+        gradient, loss = grad_and_value(objective)(sigma.parameters)
         gradient = tree.map(first_half, clipped(gradient, self.clip))
         unclipped = replace(self.sgd, clip=None)  # type: ignore[type-var]
-        weights, memory = unclipped.update(weights, memory, gradient, batch.rate)
-        return (
-            with_kernels_of(sigma.with_parameters(weights), sigma),
-            memory,
-            {"loss": loss.detach()},
-        )
+        weights, memory = unclipped.update(sigma.parameters, memory, gradient, batch.rate)
+        new = with_kernels_of(sigma.with_parameters(weights), sigma)
+        return new, memory, {"loss": loss.detach()}
 
     def step(
         self, psi: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Tree, Tree, dict[str, Tensor]]:
         """A step without a confident image changes nothing, momentum and decay included."""
         new, new_memory, metrics = standard_step(self.loss, self.sgd)(psi, memory, batch, frozen)
-        some = metrics["confident"] > 0
-        return (
-            tree.select(some, with_kernels_of(new, psi), psi),
-            tree.select(some, new_memory, memory),
-            metrics,
-        )
+        is_any = metrics["confident"] > 0
+        psi = tree.select(is_any, with_kernels_of(new, psi), psi)
+        return psi, tree.select(is_any, new_memory, memory), metrics
 
     def loss(self, psi: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         weak, strong = lanes(total(frozen["sigma"], psi), *batch.images.views)
@@ -207,12 +174,8 @@ def is_kernel(weight: Tensor) -> bool:
 
 def with_kernels_of(new: Model, old: Model) -> Model:
     """The old model with the new one's convolutions."""
-    return old.with_parameters(
-        {
-            name: weight if is_kernel(weight) else old.parameters[name]
-            for name, weight in new.parameters.items()
-        }
-    )
+    kernels = {name: weight for name, weight in new.parameters.items() if is_kernel(weight)}
+    return old.with_parameters({**old.parameters, **kernels})
 
 
 def first_half(gradient: Tensor) -> Tensor:

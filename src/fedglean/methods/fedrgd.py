@@ -1,5 +1,4 @@
-"""FedRGD (Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney 2020): labels at the hub, FixMatch
-at the clients.
+"""FedRGD (Zhang et al. 2020): labels at the hub, FixMatch at clients that are averaged in groups.
 
 Clients that all go on from one mean drift as one. So the hub has a copy of its model for each of a
 few groups of clients; a group's mean includes its copy, the group's clients go on from this mean,
@@ -15,9 +14,8 @@ else stays away.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -26,9 +24,9 @@ from fedglean.losses import lanes, pseudo_label_loss
 from fedglean.method import (
     Ask,
     Batch,
-    Declared,
     Hub,
     Loss,
+    MakeModel,
     Me,
     Method,
     Stream,
@@ -37,9 +35,10 @@ from fedglean.method import (
     setting,
     together,
 )
-from fedglean.methods.common import need_labels_at_hub, supervised, with_statistics
+from fedglean.methods import settings
+from fedglean.methods.common import WithSGD, needs_labels_at_hub, supervised, with_statistics
+from fedglean.methods.settings import on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser
 from fedglean.tree import Record, State, Tree
 
 
@@ -53,43 +52,31 @@ class FedRGDState(State):
 
 
 @dataclass(frozen=True)
-class FedRGD(Method):
+class FedRGD(WithSGD, Method):
     """Grouping-based averaging; with one group it is FedAvg with the hub as one more client."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 40,
-        "split": {"labels": "hub:100"},
-        "model": {"norm": "group"},
-        "settings": {"active": 0.2, "steps": 10, "batch": 10, "warm_up": 0.2},
-    }
+    defaults = on_a_laptop(
+        40, {"labels": "hub:100"}, {"norm": "group"}, active=0.2, steps=10, batch=10, warm_up=0.2
+    )
+    nesterov = True
+    check = needs_labels_at_hub("FedRGD", instead="hassle")
 
-    active: float = setting(1.0, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(1.0)
     groups: int = setting(2, "S: groups of clients", low=1)
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
     batch: int = setting(64, "batch size", low=1)
-    threshold: float = setting(
-        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
+    threshold: float = settings.threshold(0.95)
+    rate: float = settings.rate(
+        0.09, "largest learning rate: 0.03 x parties of a group x batch / 128"
     )
-    rate: float = setting(
-        0.09, "largest learning rate: 0.03 x parties of a group x batch / 128", low=0
-    )
-    warm_up: float = setting(1 / 60, "share of the rounds over which the rate grows", low=0, high=1)
-    momentum: float = setting(0.9, "Nesterov momentum, kept from visit to visit", low=0, high=0.999)
-    decay: float = setting(1e-4, "weight decay", low=0)
+    warm_up: float = settings.share(1 / 60, "share of the rounds over which the rate grows")
+    momentum: float = settings.momentum(0.9, "Nesterov momentum, kept from visit to visit")
+    decay: float = settings.decay(1e-4)
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(
-            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay
-        )
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_hub("FedRGD", hub_labels, instead="hassle")
-
-    def start(self, make: Callable[..., Model]) -> FedRGDState:
+    def start(self, make: MakeModel) -> FedRGDState:
         model = make("model")
         memories = [self.sgd.init(model)] * self.groups
-        return FedRGDState(model=model, means=[model] * self.groups, memories=memories)
+        return FedRGDState(model, means=[model] * self.groups, memories=memories)
 
     def rate_of(self, hub: Hub) -> float:
         """Grows linearly, then falls along 7/16 of a cosine's half wave, as FixMatch's does."""
@@ -99,24 +86,20 @@ class FedRGD(Method):
     async def round(self, hub: Hub, state: FedRGDState) -> FedRGDState:
         rate, active = self.rate_of(hub), hub.sample(self.active)
         streams = {"labelled": Stream(hub.labelled, batch=self.batch)}
-        copies = await together(
-            *[
-                self.training(state.model, streams, supervised, memory, rate)
-                for memory in state.memories
-            ]
-        )
+        trainings = [
+            self.training(state.model, streams, supervised, memory, rate)
+            for memory in state.memories
+        ]
+        copies = await together(*trainings)
         means = []
         for number, copy in enumerate(copies):
+            to = group(active, number, self.groups)
             message = {"model": state.means[number], "rate": rate}
-            reply = await Ask(
-                self.client, group(active, number, self.groups), message, once=["model"]
-            )
+            reply = await Ask(self.client, to, message, once=["model"])
             means.append(mean_with(copy.model, reply.sum("model"), reply.count("model")))
         mean = tree.map(lambda *models: sum(models) / self.groups, *means)
-        models = await with_statistics({"model": mean}, hub, "everyone")
-        return FedRGDState(
-            model=models["model"], means=means, memories=[copy.memory for copy in copies]
-        )
+        model = await with_statistics(mean, hub)
+        return FedRGDState(model, means, memories=[copy.memory for copy in copies])
 
     def training(
         self, model: Model, streams: dict[str, Stream], loss: Loss, memory: Tree, rate: float
@@ -124,7 +107,7 @@ class FedRGD(Method):
         return Train(model, streams, loss, self.sgd, steps=self.steps, memory=memory, rate=rate)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.unlabelled):
+        if not me.unlabelled:
             return None
         streams = {"images": Stream(me.unlabelled, view=("weak", "strong"), batch=self.batch)}
         trained = await self.training(message.model, streams, self.loss, me.state, message.rate)
@@ -138,12 +121,9 @@ class FedRGD(Method):
 
 
 def group(active: Sequence[int], number: int, groups: int) -> list[int]:
-    """The clients of one group: neighbours by number, as many as of any other group or one more or
-    less.
-    """
-    return [
-        client for place, client in enumerate(active) if place * groups // len(active) == number
-    ]
+    """The clients of one group: neighbours by number, as many in each or one more or less."""
+    places = [place * groups // len(active) for place in range(len(active))]
+    return [client for place, client in zip(places, active, strict=True) if place == number]
 
 
 def mean_with(copy: Model, total: Model, count: int) -> Model:

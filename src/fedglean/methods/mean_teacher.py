@@ -1,14 +1,12 @@
-"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017): the moving average of the weights answers,
-the model follows.
-"""
+"""Mean Teacher (Tarvainen and Valpola, NeurIPS 2017): the average of past weights teaches."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from fedglean.losses import consistency, ramp
 from fedglean.method import Batch, setting
+from fedglean.methods import settings
 from fedglean.methods.central import Central
 from fedglean.methods.common import supervised
 from fedglean.models import Model
@@ -17,14 +15,12 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class MeanTeacher(Central):
-    """Eqs. (1)-(2). USB's code compares the teacher with itself, so its term has no gradient; this
-    one has.
-    """
+    """Eqs. (1)-(2). USB's teacher is compared with itself, so that term has no gradient there."""
 
-    views: ClassVar[tuple[str, ...]] = ("weak", "weak")
+    views = ("weak", "weak")
 
     weight: float = setting(50.0, "weight of the consistency with the teacher", low=0)
-    ramp: float = setting(0.4, "share of the run over which the weight grows", low=0, high=1)
+    ramp: float = settings.share(0.4, "share of the run over which the weight grows")
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         own, others = batch.unlabelled.views

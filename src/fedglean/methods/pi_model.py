@@ -1,12 +1,12 @@
 """Pi-model (Laine and Aila, ICLR 2017): two weak views of an image should get one answer."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from fedglean.losses import consistency, lanes, ramp
 from fedglean.method import Batch, setting
+from fedglean.methods import settings
 from fedglean.methods.central import Central
 from fedglean.methods.common import supervised
 from fedglean.models import Model
@@ -15,14 +15,12 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class PiModel(Central):
-    """Algorithm 1, with the second view's gradient stopped as in TorchSSL, whose weight assumes
-    that.
-    """
+    """Algorithm 1, but no gradient for the second view: TorchSSL's, whose weight assumes that."""
 
-    views: ClassVar[tuple[str, ...]] = ("weak", "weak")
+    views = ("weak", "weak")
 
     weight: float = setting(10.0, "weight of the consistency of two views", low=0)
-    ramp: float = setting(0.4, "share of the run over which the weight grows", low=0, high=1)
+    ramp: float = settings.share(0.4, "share of the run over which the weight grows")
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         first, second = lanes(model, *batch.unlabelled.views)

@@ -1,6 +1,4 @@
-"""The pieces of ProxyFL: the rows of a model's last layer as proxies of the classes, tuned and
-drawn to.
-"""
+"""The pieces of ProxyFL, in which the rows of a model's last layer are proxies of the classes."""
 
 import torch
 import torch.nn.functional as F
@@ -16,23 +14,17 @@ def with_projections(model: Model, key: int) -> Model:
     """The model with the maps of features and of proxies, each as large as there are features."""
     weight = model.parameters["output.weight"]
     size = weight.shape[1]
-    shapes = {
-        "features.weight": (size, size),
-        "features.bias": (size,),
-        "proxies.weight": (size, size),
-    }
-    drawn = {
-        f"projection.{name}": by_fan_in(fold_int(key, name), shape, size)
-        for name, shape in shapes.items()
-    }
-    extra = {name: value.to(weight) for name, value in drawn.items()}
-    return Model(model.architecture, {**model.parameters, **extra}, model.statistics)
+    square, flat = (size, size), (size,)
+    shapes = {"features.weight": square, "features.bias": flat, "proxies.weight": square}
+    parameters = dict(model.parameters)
+    for name, shape in shapes.items():
+        drawn = by_fan_in(fold_int(key, name), shape, size)
+        parameters[f"projection.{name}"] = drawn.to(weight)
+    return Model(model.architecture, parameters, model.statistics)
 
 
 def featured(model: Model) -> Model:
-    """The model as seen before its last layer, which becomes the identity; running averages stay
-    shared.
-    """
+    """The model up to its last layer, which becomes the identity; running averages stay shared."""
     weight = model.parameters["output.weight"]
     size = weight.shape[1]
     identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
@@ -81,10 +73,7 @@ def widest_gap(proxies: Tensor) -> Tensor:
 
 
 def proxy_loss(proxies: Tensor, points: Tensor, label: Tensor, margin: Tensor) -> Tensor:
-    """Cross-entropy of being nearest to the proxy of one's class although the margin is added to
-    its distance.
-    """
-    distance = torch.cdist(
-        points, proxies, compute_mode="donot_use_mm_for_euclid_dist"
-    )  # exact where they are near
+    """Cross-entropy of being nearest to the class's proxy, with a margin on top of its distance."""
+    # Exact where they are near.
+    distance = torch.cdist(points, proxies, compute_mode="donot_use_mm_for_euclid_dist")
     return cross_entropy(-(distance + margin * one_hot(label, like=distance)), label)

@@ -1,5 +1,4 @@
-"""ProxyFL (Chen, Wang, CVPR 2026): labels at clients; the rows of the last layer stand for the
-classes ("proxies").
+"""ProxyFL (Chen, Wang, CVPR 2026): rows of the last layer stand for the classes, as proxies.
 
 1. Global proxy tuning, at the hub: the averaged rows are trained until they are nearest to every
   client's rows of their class, by a margin. A row that lies far off pulls no harder than one
@@ -9,22 +8,20 @@ classes ("proxies").
   and pushed off images that share no such class with it. Sure images are drawn to the proxy of
   their one class.
 
-Everything here follows the released code (the paper's text was not at hand): what it calls the
-prior is a slow average of the class shares that clients report, pseudo-labels are the global
-model's, used where it or the local model is sure. Features and proxies meet through two learned
-linear maps, which travel with the model as `projection.*`. What is different: momentum starts
-afresh at every visit (the release hands one optimiser from client to client), and a client weighs
-as many images as it has (there its labelled ones stand 2000 times in the list that is counted). A
-fully labelled client does all of this with its own images, as they are put among the unlabelled
-ones; a client without labels lacks the supervised term.
+Labels are at clients. Everything here follows the released code (the paper's text was not at hand):
+what it calls the prior is a slow average of the class shares that clients report, pseudo-labels are
+the global model's, used where it or the local model is sure. Features and proxies meet through two
+learned linear maps, which travel with the model as `projection.*`. What is different: momentum
+starts afresh at every visit (the release hands one optimiser from client to client), and a client
+weighs as many images as it has (there its labelled ones stand 2000 times in the list that is
+counted). A fully labelled client does all of this with its own images, as they are put among the
+unlabelled ones; a client without labels lacks the supervised term.
 
 The hub needs each client's rows one by one, so this method cannot be combined with secure
 aggregation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,8 +29,14 @@ from torch.func import grad
 
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, moving_average, one_hot
-from fedglean.method import Ask, Batch, Declared, Expect, Hub, Me, Method, Train, Upload, setting
-from fedglean.methods.common import need_labels_at_clients, pooled, with_statistics
+from fedglean.method import Ask, Batch, Expect, Hub, MakeModel, Me, Method, Train, Upload, setting
+from fedglean.methods import settings
+from fedglean.methods.common import (
+    WithSGD,
+    needs_labels_at_clients,
+    streams_and_steps,
+    with_statistics,
+)
 from fedglean.methods.proxies import (
     classified,
     contrast,
@@ -43,8 +46,9 @@ from fedglean.methods.proxies import (
     widest_gap,
     with_projections,
 )
+from fedglean.methods.settings import iid, on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, standard_step
+from fedglean.optimiser import standard_step
 from fedglean.randomness import fold_int, order
 from fedglean.tree import Record, State, Tree
 
@@ -60,57 +64,45 @@ class ProxyFLState(State):
 
 
 @dataclass(frozen=True)
-class ProxyFL(Method):
-    """FedAvg with FixMatch by global pseudo-labels, tuned proxies and a contrast over all
-    images.
-    """
+class ProxyFL(WithSGD, Method):
+    """FedAvg with FixMatch by global pseudo-labels, tuned proxies and a contrast over images."""
 
     # With fewer labels than four each, some seeds leave a class without any.
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 30,
-        "split": {"partition": "iid", "labels": "each:4", "clients": 20},
-        "settings": {
-            "epochs": 3,
-            "labelled_batch": 20,
-            "unlabelled_batch": 40,
-            "tuning_epochs": 20,
-        },
-    }
-
-    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
-    epochs: int = setting(
-        5, "local epochs; each is as many steps as labelled batches fit into all images", low=1
+    defaults = on_a_laptop(
+        30,
+        iid("each:4", clients=20),
+        epochs=3,
+        labelled_batch=20,
+        unlabelled_batch=40,
+        tuning_epochs=20,
     )
-    labelled_batch: int = setting(128, "batch size of labelled images", low=1)
-    unlabelled_batch: int = setting(256, "batch size of all images, seen without labels", low=1)
-    threshold: float = setting(0.95, "confidence from which a guess is trusted", low=0, high=1)
+    check = needs_labels_at_clients("ProxyFL")
+
+    active: float = settings.active(0.4)
+    epochs: int = settings.epochs_of_all(5)
+    labelled_batch: int = settings.labelled_batch(128)
+    unlabelled_batch: int = settings.unlabelled_batch(256)
+    threshold: float = settings.share(0.95, "confidence from which a guess is trusted")
     pseudo_weight: float = setting(1.0, "weight of the pseudo-labels' loss", low=0)
     contrast_weight: float = setting(
         1.0, "weight of the contrast between proxies and images", low=0
     )
-    prior_decay: float = setting(
-        0.99, "how slowly the class shares follow what clients report", low=0, high=1
+    prior_decay: float = settings.share(
+        0.99, "how slowly the class shares follow what clients report"
     )
     tuning_epochs: int = setting(
         100, "epochs over the clients' proxies at the hub; 10 for CIFAR-100", low=0
     )
     tuning_batch: int = setting(4, "proxies in a batch at the hub", low=1)
-    tuning_rate: float = setting(0.005, "learning rate at the hub", low=0)
+    tuning_rate: float = settings.rate(0.005, "learning rate at the hub")
     largest_margin: float = setting(
         100.0, "bound of the margin, else the widest gap between neighbours", low=0
     )
-    rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
-    decay: float = setting(1e-4, "weight decay", low=0)
+    rate: float = settings.rate(0.1)
+    momentum: float = settings.momentum(0.9)
+    decay: float = settings.decay(1e-4)
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(self.rate, self.momentum, decay=self.decay)
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_clients("ProxyFL", clients)
-
-    def start(self, make: Callable[..., Model]) -> ProxyFLState:
+    def start(self, make: MakeModel) -> ProxyFLState:
         model = make("model")
         classes, features = model.parameters["output.weight"].shape
         if features > LARGEST:
@@ -119,117 +111,85 @@ class ProxyFL(Method):
                 f"{model.architecture.name} has {features}"
             )
         prior = model.parameters["output.bias"].new_full((classes,), 1 / classes)
-        return ProxyFLState(model=model, prior=prior)
+        return ProxyFLState(model, prior)
 
     def predictors(self, state: ProxyFLState) -> dict[str, Model]:
-        named = {
-            name: state.model.parameters[name] for name in state.model.architecture.plan.parameters
-        }
-        return {"model": Model(state.model.architecture, named, state.model.statistics)}
+        """The model without its projections."""
+        model, plan = state.model, state.model.architecture.plan
+        parameters = {name: model.parameters[name] for name in plan.parameters}
+        return {"model": Model(model.architecture, parameters, model.statistics)}
 
     async def round(self, hub: Hub, state: ProxyFLState) -> ProxyFLState:
         model = with_projections(state.model, hub.key) if hub.round == 1 else state.model
         message = {"model": model, "prior": state.prior}
-        expect = {
-            "counts": Expect(
-                state.prior, bound=float(self.labelled_batch + self.unlabelled_batch), low=0
-            )
-        }
-        reply = await Ask(
-            self.client,
-            hub.sample(self.active),
-            message,
-            expect=expect,
-            once=["counts"],
-            collect="all",
-        )
+        bound = float(self.labelled_batch + self.unlabelled_batch)
+        expect, to = {"counts": Expect(state.prior, bound, low=0)}, hub.sample(self.active)
+        reply = await Ask(self.client, to, message, expect=expect, once=["counts"], collect="all")
         if not reply.has("model"):
             return replace(state, model=model)
-        mean, counts = reply.mean("model"), reply.sum("counts")
-        sent = [
-            upload.trees["model"] for upload in reply.uploads.values() if "model" in upload.trees
-        ]
-        rows = [own.parameters["output.weight"] for own in sent]
-        proxies = self.tuned(
-            mean.parameters["output.weight"], torch.stack(rows), fold_int(hub.key, "proxies")
-        )
+        mean, counts, rows = reply.mean("model"), reply.sum("counts"), []
+        for upload in reply.uploads.values():
+            if "model" in upload.trees:
+                rows.append(upload.trees["model"].parameters["output.weight"])
+        key = fold_int(hub.key, "proxies")
+        proxies = self.tune(mean.parameters["output.weight"], torch.stack(rows), key)
         mean = mean.with_parameters({**mean.parameters, "output.weight": proxies})
-        models = await with_statistics({"model": mean}, hub, "everyone")
-        shares = counts / counts.sum().clamp(min=1)
-        prior = (
-            moving_average(state.prior, shares, self.prior_decay)
-            if float(counts.sum())
-            else state.prior
-        )
-        return ProxyFLState(model=models["model"], prior=prior)
+        prior = state.prior
+        if float(counts.sum()):
+            shares = counts / counts.sum().clamp(min=1)
+            prior = moving_average(prior, shares, self.prior_decay)
+        return ProxyFLState(await with_statistics(mean, hub), prior)
 
-    def tuned(self, proxies: Tensor, rows: Tensor, key: int) -> Tensor:
+    def tune(self, proxies: Tensor, rows: Tensor, key: int) -> Tensor:
         """Global proxy tuning: SGD over the clients' rows (clients x classes x features)."""
         clients, classes, _ = rows.shape
-        points, label = (
-            rows.flatten(0, 1),
-            torch.arange(classes, device=rows.device).repeat(clients),
-        )
+        points, label = rows.flatten(0, 1), torch.arange(classes, device=rows.device)
+        label = label.repeat(clients)
         margin = widest_gap(proxies).clamp(max=self.largest_margin)
         slope = grad(proxy_loss)
         for epoch in range(self.tuning_epochs):
-            for some in torch.split(
-                order(fold_int(key, epoch), len(points), rows.device), self.tuning_batch
-            ):
-                proxies = proxies - self.tuning_rate * slope(
-                    proxies, points[some], label[some], margin
-                )
+            shuffled = order(fold_int(key, epoch), len(points), rows.device)
+            for some in torch.split(shuffled, self.tuning_batch):
+                gradient = slope(proxies, points[some], label[some], margin)
+                proxies = proxies - self.tuning_rate * gradient
         return proxies
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         total = len(me.labelled) + len(me.unlabelled)
         if not total:
             return None
-        streams, steps = pooled(me, self.labelled_batch, self.unlabelled_batch)
-        last = torch.tensor((self.epochs - 1) * steps, device=message.prior.device)
-        frozen = {"global": message.model, "prior": message.prior, "last": last}
-        memory = {"sgd": self.sgd.init(message.model), "counts": torch.zeros_like(message.prior)}
+        model, prior = message.model, message.prior
+        streams, steps = streams_and_steps(me, self.labelled_batch, self.unlabelled_batch)
+        last = torch.tensor((self.epochs - 1) * steps, device=prior.device)
         trained = await Train(
-            message.model,
+            model,
             streams,
             step=self.step,
             steps=self.epochs * steps,
-            memory=memory,
-            frozen=frozen,
+            memory={"sgd": self.sgd.init(model), "counts": torch.zeros_like(prior)},
+            frozen={"global": model, "prior": prior, "last": last},
             rate=self.rate,
         )
-        weight = {"model": total, "counts": 1.0}
-        return Upload(
-            model=trained.model,
-            counts=trained.memory["counts"],
-            weight=weight,
-            report=trained.metrics,
-        )
+        counts, weight = trained.memory["counts"], {"model": total, "counts": 1.0}
+        return Upload(model=trained.model, counts=counts, weight=weight, report=trained.metrics)
 
     def step(
         self, model: Model, memory: Tree, batch: Batch, frozen: Tree
     ) -> tuple[Tree, Tree, dict[str, Tensor]]:
-        """The standard step; in the last epoch the labels and trusted pseudo-labels are counted by
-        class.
-        """
-        model, sgd, metrics = standard_step(self.loss, self.sgd)(
-            model, memory["sgd"], batch, frozen
-        )
-        seen = torch.where(
-            batch.step >= frozen["last"], metrics.pop("seen"), torch.zeros_like(memory["counts"])
-        )
-        return model, {"sgd": sgd, "counts": memory["counts"] + seen}, metrics
+        """The standard step; in the last epoch labels and trusted guesses are counted by class."""
+        step, counts = standard_step(self.loss, self.sgd), memory["counts"]
+        model, sgd, metrics = step(model, memory["sgd"], batch, frozen)
+        is_last = batch.step >= frozen["last"]
+        seen = torch.where(is_last, metrics.pop("seen"), torch.zeros_like(counts))
+        return model, {"sgd": sgd, "counts": counts + seen}, metrics
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         known = [batch.labelled.images] if "labelled" in batch.streams else []
         features = jointly(featured(model), *batch.unlabelled.views, *known)
         weak, strong, *labelled = (classified(model, part) for part in features)
         common = frozen["global"].evaluate(batch.unlabelled.images).detach().softmax(-1)
-        guess, confidence = (
-            common.argmax(-1),
-            torch.maximum(common, weak.detach().softmax(-1)).amax(-1),
-        )
-        sure = confidence >= self.threshold
+        guess = common.argmax(-1)
+        sure = torch.maximum(common, weak.detach().softmax(-1)).amax(-1) >= self.threshold
         trusted = sure.to(common.dtype)
         loss = self.pseudo_weight * masked_cross_entropy(strong, guess, trusted)
         seen = (trusted[:, None] * one_hot(guess, like=common)).sum(0)

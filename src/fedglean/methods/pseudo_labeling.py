@@ -1,14 +1,12 @@
-"""Pseudo-Labeling (Lee 2013): the model's likeliest class is a label, where the model is sure of
-it.
-"""
+"""Pseudo-Labeling (Lee 2013): the model's likeliest class is a label where the model is sure."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from fedglean.losses import pseudo_label_loss, ramp
 from fedglean.method import Batch, setting
+from fedglean.methods import settings
 from fedglean.methods.central import Central
 from fedglean.methods.common import supervised
 from fedglean.models import Model
@@ -19,14 +17,12 @@ from fedglean.tree import Tree
 class PseudoLabeling(Central):
     """Eq. (15). Lee trusts every label; the threshold is TorchSSL's."""
 
-    views: ClassVar[tuple[str, ...]] = ("weak",)
+    views = ("weak",)
 
     weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
-    ramp: float = setting(
-        0.4, "share of the run over which the weight grows, linearly", low=0, high=1
-    )
-    threshold: float = setting(
-        0.95, "confidence from which a pseudo-label is used; 0 uses all", low=0, high=1
+    ramp: float = settings.share(0.4, "share of the run over which the weight grows, linearly")
+    threshold: float = settings.share(
+        0.95, "confidence from which a pseudo-label is used; 0 uses all"
     )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,5 +1,4 @@
-"""ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses, strong views and a
-rotation to tell.
+"""ReMixMatch (Berthelot et al., ICLR 2020): MixMatch with aligned guesses and rotations to tell.
 
 A guess comes from one weak view, moved by what the model says too often; it is the target of two
 strong views, mixed, and of one unmixed. Strong views are the configured RandAugment, not the
@@ -7,7 +6,6 @@ paper's CTAugment.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +13,7 @@ from torch import Tensor
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, mix, moving_average, one_hot, ramp, sharpen
 from fedglean.method import Batch, Me, setting
+from fedglean.methods import settings
 from fedglean.methods.central import Central
 from fedglean.models import Model
 from fedglean.randomness import Key, bits, fold
@@ -26,12 +25,10 @@ HEAD = ("output.weight", "output.bias")
 
 @dataclass(frozen=True)
 class ReMixMatch(Central):
-    """Algorithm 1. The rotation head is four more rows of the last layer, which are left out of
-    tests.
-    """
+    """Algorithm 1. The rotation head is four more rows of the last layer, which tests leave out."""
 
-    labelled_view: ClassVar[str] = "strong"
-    views: ClassVar[tuple[str, ...]] = ("weak", "strong", "strong")
+    labelled_view = "strong"
+    views = ("weak", "strong", "strong")
 
     mix_weight: float = setting(1.5, "weight of the guessed labels of mixed images", low=0)
     strong_weight: float = setting(
@@ -40,18 +37,14 @@ class ReMixMatch(Central):
     rotation_weight: float = setting(
         0.5, "weight of telling how far a strong view was rotated", low=0
     )
-    ramp: float = setting(
-        1 / 64, "share of the run over which the first two weights grow, linearly", low=0, high=1
+    ramp: float = settings.share(
+        1 / 64, "share of the run over which the first two weights grow, linearly"
     )
-    temperature: float = setting(0.5, "sharpening of a guess; 1 leaves it as it is", low=1e-3)
-    concentration: float = setting(
-        0.75, "both parameters of the Beta distribution of the ratio", low=0.01, high=1
-    )
-    alignment: float = setting(
-        0.999, "decay of the average guess that alignment divides by", low=0, high=1
-    )
+    temperature: float = settings.temperature(0.5)
+    concentration: float = settings.concentration(0.75)
+    alignment: float = settings.share(0.999, "decay of the average guess that alignment divides by")
 
-    def built(self, model: Model) -> Model:
+    def extend(self, model: Model) -> Model:
         """With rows for the four rotations, which start at zero, as the last layer may."""
         shape = model.architecture.shape
         if shape[1] != shape[2]:
@@ -66,10 +59,8 @@ class ReMixMatch(Central):
         return _with_head(model, {name: model.parameters[name][:-TURNS] for name in HEAD})
 
     def fresh_memory(self, model: Model) -> dict[str, Tree]:
-        return {
-            **super().fresh_memory(model),
-            "mean_guess": torch.zeros_like(model.parameters["output.bias"][:-TURNS]),
-        }
+        mean_guess = torch.zeros_like(model.parameters["output.bias"][:-TURNS])
+        return {**super().fresh_memory(model), "mean_guess": mean_guess}
 
     def frozen(self, me: Me, message: Record) -> dict[str, Tensor]:
         """Guesses are aligned to the site's labels."""
@@ -82,10 +73,9 @@ class ReMixMatch(Central):
     ) -> tuple[Model, Tree, dict[str, Tensor]]:
         guess = model.for_training()(batch.unlabelled.images)[:, :-TURNS].softmax(-1)
         mean = average_guess(memory["mean_guess"], guess.mean(0), self.alignment)
-        target = sharpen(aligned(guess, frozen["label_share"], mean), 1 / self.temperature)
-        return super().step(
-            model, {**memory, "mean_guess": mean}, batch, {**frozen, "guess": target}
-        )
+        target = sharpen(align(guess, frozen["label_share"], mean), 1 / self.temperature)
+        memory, frozen = {**memory, "mean_guess": mean}, {**frozen, "guess": target}
+        return super().step(model, memory, batch, frozen)
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Tensor:
         weak, strong, other = batch.unlabelled.views
@@ -93,12 +83,10 @@ class ReMixMatch(Central):
         label = torch.cat([one_hot(batch.labelled.label, like=guess), guess, guess, guess])
         images = torch.cat([batch.labelled.images, strong, other, weak])
         mixed, soft = mix(batch.key, images, label, self.concentration)
-        turned, turn = turned_at_random(batch.key, strong)
+        turned, turn = turn_at_random(batch.key, strong)
         logits = model(mixed)[:, :-TURNS]
-        fit, guessed = (
-            cross_entropy(logits[:count], soft[:count]),
-            cross_entropy(logits[count:], soft[count:]),
-        )
+        fit = cross_entropy(logits[:count], soft[:count])
+        guessed = cross_entropy(logits[count:], soft[count:])
         unmixed = cross_entropy(model(strong)[:, :-TURNS], guess)
         rotation = cross_entropy(model(turned)[:, -TURNS:], turn)
         share = ramp(frozen["progress"], self.ramp)
@@ -112,13 +100,13 @@ def average_guess(average: Tensor, new: Tensor, decay: float) -> Tensor:
     return torch.where(average.sum() > 0, moved, new)
 
 
-def aligned(guess: Tensor, wanted: Tensor, mean: Tensor) -> Tensor:
+def align(guess: Tensor, wanted: Tensor, mean: Tensor) -> Tensor:
     """Distribution alignment: guesses times p(y) / p~(y), normalised."""
     moved = guess * wanted / mean.clamp(min=1e-12)
     return moved / moved.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
-def turned_at_random(key: Key, images: Tensor) -> tuple[Tensor, Tensor]:
+def turn_at_random(key: Key, images: Tensor) -> tuple[Tensor, Tensor]:
     """Every image turned by 0 to 3 quarters, and by how many."""
     turn = bits(fold(key, "turns"), (len(images),)) & 3
     turns = torch.stack([torch.rot90(images, quarter, (2, 3)) for quarter in range(TURNS)], 1)

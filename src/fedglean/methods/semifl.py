@@ -6,7 +6,7 @@ Mixup; the hub averages. Defaults follow the released code, which clips gradient
 client's momentum from its last visit and averages clients with equal weights.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,20 +14,8 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import cross_entropy, lanes, mix_ratio
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Hub,
-    Me,
-    Method,
-    Predict,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
-from fedglean.methods.common import need_labels_at_hub, supervised, with_momentum, with_statistics
+from fedglean.method import Ask, Batch, Hub, Me, Method, Predict, Stream, Train, Upload, setting
+from fedglean.methods.common import needs_labels_at_hub, supervised, with_momentum, with_statistics
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, cosine
 from fedglean.tree import Record, State, Tree
@@ -52,6 +40,7 @@ class SemiFL(Method):
         "settings": {"active": 0.25, "threshold": 0.9},
     }
 
+    check = needs_labels_at_hub("SemiFL", instead="hassle")
     # The switches of Table 2's rows.
     retired: ClassVar[Mapping[str, tuple[Any, str]]] = {
         "combine": ("fine-tune", "semifl-table2"),
@@ -95,9 +84,6 @@ class SemiFL(Method):
         return self.optimiser(
             self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
         )
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_hub("SemiFL", hub_labels, instead="hassle")
 
     def start(self, make: Callable[..., Model]) -> SemiFLState:
         model = make("model")

@@ -1,113 +1,81 @@
 """Supervised baselines: what the labels alone are worth, and what all labels would be."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from fedglean.method import Ask, Declared, Hub, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload, setting
+from fedglean.methods import settings
 from fedglean.methods.common import (
-    need_labels_at_clients,
-    need_labels_at_hub,
+    ModelAndMemory,
+    WithSGD,
+    needs_labels_at_clients,
+    needs_labels_at_hub,
     supervised,
     with_statistics,
 )
-from fedglean.models import Model
-from fedglean.optimiser import Optimiser, cosine
-from fedglean.tree import Record, State, Tree
+from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
+from fedglean.optimiser import cosine
+from fedglean.tree import Record
 
 
 @dataclass(frozen=True)
-class HubTrainingState(State):
-    """The model and the memory of its optimiser."""
-
-    model: Model
-    memory: Tree
-
-
-@dataclass(frozen=True)
-class HubTraining(Method):
+class HubTraining(WithSGD, Method):
     """Training at the hub alone: a round is so many epochs, and nothing is sent."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"rounds": 40}
+    defaults = on_a_laptop(rounds=40)
+    nesterov = True
+    check = needs_labels_at_hub("training at the hub", instead="fedavg")
 
     epochs: int = setting(5, "epochs per round", low=1)
     batch: int = setting(10, "batch size", low=1)
-    rate: float = setting(
-        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
-    )
-    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
-    decay: float = setting(5e-4, "weight decay", low=0)
-    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+    rate: float = settings.annealed_rate(0.03)
+    momentum: float = settings.momentum(0.9, "Nesterov momentum")
+    decay: float = settings.decay(5e-4)
+    clip: float = settings.clip(1.0)
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(
-            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
-        )
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_hub("training at the hub", hub_labels, instead="fedavg")
-
-    def start(self, make: Callable[..., Model]) -> HubTrainingState:
+    def start(self, make: MakeModel) -> ModelAndMemory:
         model = make("model")
-        return HubTrainingState(model=model, memory=self.sgd.init(model))
+        return ModelAndMemory(model, self.sgd.init(model))
 
-    async def round(self, hub: Hub, state: HubTrainingState) -> HubTrainingState:
+    async def round(self, hub: Hub, state: ModelAndMemory) -> ModelAndMemory:
+        model, memory = state.model, state.memory
         streams = {"labelled": Stream(hub.labelled, view="weak", batch=self.batch)}
         rate = cosine(self.rate, hub.progress)
         trained = await Train(
-            state.model,
-            streams,
-            supervised,
-            self.sgd,
-            epochs=self.epochs,
-            memory=state.memory,
-            rate=rate,
+            model, streams, supervised, self.sgd, epochs=self.epochs, memory=memory, rate=rate
         )
-        models = await with_statistics({"model": trained.model}, hub, "hub")
-        return HubTrainingState(model=models["model"], memory=trained.memory)
+        return ModelAndMemory(await with_statistics(trained.model, hub, "hub"), trained.memory)
 
-    async def finish(self, hub: Hub, state: HubTrainingState) -> HubTrainingState | None:
+    async def finish(self, hub: Hub, state: ModelAndMemory) -> ModelAndMemory:
         """SemiFL ends on one more training at the hub: what it is measured against does too."""
         return await self.round(hub, state)
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(WithSGD, Method):
     """FedAvg (McMahan et al. 2017) on the labels that clients have, weighted by their number."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 25,
-        "split": {"partition": "iid", "labels": "mismatch-digits:6", "clients": 10},
-        "model": {"name": "mlp"},
-        "settings": {"active": 1.0, "epochs": 2, "batch": 32, "rate": 0.1, "view": "plain"},
-    }
+    defaults = on_a_laptop(
+        25, MISMATCH, MLP, active=1.0, epochs=2, batch=32, rate=0.1, view="plain"
+    )
+    check = needs_labels_at_clients("FedAvg")
 
-    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(0.4)
     epochs: int = setting(5, "local epochs", low=1)
     batch: int = setting(10, "batch size", low=1)
-    rate: float = setting(0.05, "learning rate", low=0)
-    annealed: bool = setting(False, "anneal the rate by a cosine over the rounds")
-    momentum: float = setting(0.0, "momentum, reset at every visit", low=0, high=0.999)
-    decay: float = setting(0.0, "weight decay", low=0)
-    view: str = setting("weak", "how images are seen in training", names="VIEWS")
-
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(self.rate, self.momentum, decay=self.decay)
-
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        need_labels_at_clients("FedAvg", clients)
+    rate: float = settings.rate(0.05)
+    annealed: bool = settings.annealed()
+    momentum: float = settings.momentum(0.0)
+    decay: float = settings.decay(0.0)
+    view: str = settings.view("weak")
 
     async def round(self, hub: Hub, state: Record) -> Record:
         rate = cosine(self.rate, hub.progress) if self.annealed else self.rate
         message = {"model": state.model.for_training(), "rate": rate}
         reply = await Ask(self.client, hub.sample(self.active), message)
-        models = await with_statistics({"model": reply.mean("model")}, hub, "everyone")
-        return Record(model=models["model"])
+        return Record(model=await with_statistics(reply.mean("model"), hub))
 
     async def client(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.labelled):
+        if not me.labelled:
             return None
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         trained = await Train(

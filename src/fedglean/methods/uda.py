@@ -1,15 +1,13 @@
-"""UDA (Xie et al., NeurIPS 2020): the answer to a weak view, sharpened, is the target of a strong
-one.
-"""
+"""UDA (Xie et al., NeurIPS 2020): strong views learn the sharpened answer to weak ones."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedglean.losses import jointly, masked_cross_entropy
 from fedglean.method import Batch, setting
+from fedglean.methods import settings
 from fedglean.methods.central import Central
 from fedglean.models import Model
 from fedglean.tree import Tree
@@ -17,16 +15,14 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class UDA(Central):
-    """Eq. (1) with the confidence mask and the sharpened targets, and training signal annealing if
-    asked for.
-    """
+    """Eq. (1), with confidence mask, sharpened targets and, if asked for, signal annealing."""
 
-    views: ClassVar[tuple[str, ...]] = ("weak", "strong")
+    views = ("weak", "strong")
 
     ratio: int = setting(7, "unlabelled images per labelled one", low=1)
     weight: float = setting(1.0, "weight of the unlabelled images", low=0)
     temperature: float = setting(0.4, "sharpening of a target; 1 leaves it as it is", low=1e-3)
-    threshold: float = setting(0.8, "confidence from which a target is used", low=0, high=1)
+    threshold: float = settings.share(0.8, "confidence from which a target is used")
     signal: str = setting(
         "none",
         "how fast labelled images that are known already are let in",
@@ -44,9 +40,7 @@ class UDA(Central):
         return fit + self.weight * guessed, {"confident": mask.mean(), "useful": useful.mean()}
 
     def ceiling(self, progress: Tensor, classes: int) -> Tensor:
-        """eta_t: labelled images whose class is likelier than this teach nothing yet; from chance
-        to 1 over the run.
-        """
+        """eta_t, from chance to 1 over the run: labels that are likelier teach nothing yet."""
         shares = {
             "none": torch.ones_like(progress),
             "linear": progress,
