@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from fedglean import tree
-from fedglean.optimiser import clipped, parameters
+from fedglean.optimiser import clip_to_norm, parameters
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Lion:
 
     def update(self, weights, memory, gradient, rate, correction=None):
         if self.clip is not None:
-            gradient = clipped(gradient, self.clip)
+            gradient = clip_to_norm(gradient, self.clip)
         if correction is not None:
             gradient = tree.add(gradient, correction)
 

@@ -27,9 +27,7 @@ def cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
 def masked_cross_entropy(
     logits: Tensor, label: Tensor, mask: Tensor, over: str = "batch"
 ) -> Tensor:
-    """Cross-entropy where the mask is 1: mean over the whole batch, as FixMatch has it, or over the
-    "masked" alone.
-    """
+    """Cross-entropy where the mask is 1: mean over all the batch, as in FixMatch, or "masked"."""
     losses = F.cross_entropy(logits, label, reduction="none") * mask
     return losses.mean() if over == "batch" else losses.sum() / mask.sum().clamp(min=1)
 
@@ -37,10 +35,9 @@ def masked_cross_entropy(
 def pseudo_label_loss(
     guess: Tensor, logits: Tensor, threshold: float, over: str = "batch"
 ) -> tuple[Tensor, Tensor]:
-    """FixMatch's unlabelled loss, eq. (4): `logits` learn the likeliest class of other logits where
-    those are sure.
+    """FixMatch's unlabelled loss, eq. (4), and the mask: 1 where the guess reaches the threshold.
 
-    The guess has no gradient. Also returns the mask, 1 where it reaches the threshold.
+    `logits` learn the likeliest class of the guess, which has no gradient.
     """
     confidence, label = guess.detach().softmax(-1).max(-1)
     mask = (confidence >= threshold).to(logits.dtype)
@@ -48,15 +45,12 @@ def pseudo_label_loss(
 
 
 def consistency(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over images and classes of the squared difference of probabilities; the teacher's
-    gradient is stopped.
-    """
+    """Mean squared difference of probabilities; the teacher has no gradient."""
     return (student.softmax(-1) - teacher.detach().softmax(-1)).square().mean()
 
 
 def ramp(done: Tensor, over: float, shape: str = "linear") -> Tensor:
-    """How much of its weight a term has: all once `done` reaches `over`, and from the start if that
-    is 0.
+    """How much of its weight a term has: all once `done` reaches `over`, or always if that is 0.
 
     Linear from 0, or "sigmoid": exp(-5 (1 - x)^2), which starts at 0.0067 (Laine and Aila 2017).
     """
@@ -70,9 +64,7 @@ def moving_average(average: Tree, new: Tree, decay: float | Tensor) -> Tree:
 
 
 def one_hot(label: Tensor, like: Tensor) -> Tensor:
-    """Soft labels that are certain, in the shape and dtype of such logits; labels that are soft
-    stay so.
-    """
+    """Labels as probabilities, in shape and dtype of such logits; soft ones stay as they are."""
     if label is None:
         raise ValueError(
             "these images have no labels; Predict(threshold=...) labels the confident ones"
@@ -90,31 +82,24 @@ def uniformity(logits: Tensor) -> Tensor:
 
 
 def sharpen(probability: Tensor, exponent: float) -> Tensor:
-    """Probabilities to a power, normalised: the soft labels of eq. (8) in Fed-SHVR, MixMatch's
-    sharpening.
-    """
+    """Probabilities to a power, normalised: MixMatch's sharpening, eq. (8) of Fed-SHVR."""
     return (exponent * probability.clamp(min=1e-30).log()).softmax(-1)
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL(teacher || student) of the softened outputs, mean over the batch; the teacher's gradient
-    is stopped.
-    """
+    """KL(teacher || student) of the softened outputs; the teacher has no gradient."""
     target = (teacher / temperature).softmax(-1).detach()
     return F.kl_div((student / temperature).log_softmax(-1), target, reduction="batchmean")
 
 
 def guess_label(views: Sequence[Tensor], exponent: float) -> Tensor:
-    """MixMatch's guess, eqs. (6)-(7): the mean prediction over an image's views, sharpened; without
-    gradient.
-    """
+    """MixMatch's guess, eqs. (6)-(7): the mean prediction over views, sharpened; no gradient."""
     mean = torch.stack([logits.detach().softmax(-1) for logits in views]).mean(0)
     return sharpen(mean, exponent)
 
 
 def mix(key: Key, images: Tensor, label: Tensor, concentration: float) -> tuple[Tensor, Tensor]:
-    """MixMatch's Mixup, eqs. (8)-(11): images and soft labels, each with that of another place of
-    the same batch.
+    """MixMatch's Mixup, eqs. (8)-(11): images and soft labels, each with another of the batch.
 
     One ratio for all, at least one half: what stands at a place stays mostly that, so a batch of
     labelled and unlabelled parts can be cut apart again.
@@ -133,8 +118,7 @@ def mixmatch_losses(
     concentration: float,
     key: Key,
 ) -> tuple[Tensor, Tensor]:
-    """MixMatch's two losses, eqs. (3)-(4), after all images, labelled or guessed, were mixed with
-    one another.
+    """MixMatch's two losses, eqs. (3)-(4), once all images were mixed with one another.
 
     The mixed batch is normalised as a whole, which is what interleaving is after; guessing moves no
     running average.
@@ -155,9 +139,8 @@ def mix_ratio(key: Key, concentration: float, like: Tensor) -> Tensor:
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """Sum of squared differences over all leaves."""
-    return sum(
-        pytree.tree_leaves(tree.map(lambda x, y: (x - y).square().sum(), a, b)), torch.zeros(())
-    )
+    squares = tree.map(lambda x, y: (x - y).square().sum(), a, b)
+    return sum(pytree.tree_leaves(squares), torch.zeros(()))
 
 
 def lanes(model: Model, *views: Tensor) -> Sequence[Tensor]:
@@ -172,7 +155,5 @@ def lanes(model: Model, *views: Tensor) -> Sequence[Tensor]:
 
 
 def jointly(model: Model, *parts: Tensor) -> Sequence[Tensor]:
-    """Logits of several batches in one call, normalised by the statistics of all of them
-    together.
-    """
+    """Logits of several batches in one call, normalised by the statistics of all together."""
     return torch.split(model(torch.cat(parts)), [len(part) for part in parts])

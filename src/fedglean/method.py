@@ -70,9 +70,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream's part of a batch: one tensor per view, which of its images they are, and labels
-    if it has them.
-    """
+    """One stream's part of a batch: a tensor per view, which images they are, labels if any."""
 
     views: tuple[Tensor, ...]
     index: Tensor
@@ -86,9 +84,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step sees: `batch.<stream>`, and as tensors the step, the epoch, the rate and a key
-    for random draws.
-    """
+    """What one step sees: `batch.<stream>`, and as tensors step, epoch, rate and a random key."""
 
     streams: dict[str, Sample]
     step: Tensor
@@ -100,19 +96,20 @@ class Batch:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self.streams:
-            raise AttributeError(
-                f"no stream '{name}' in this batch, which has {', '.join(self.streams)}"
-            )
+            known = ", ".join(self.streams)
+            raise AttributeError(f"no stream '{name}' in this batch, which has {known}")
         return self.streams[name]
 
 
-# None would be a leaf of its own, which torch.func cannot lift: a missing label is a missing child.
+def _parts(sample: Sample) -> list[Any]:
+    # None would be a leaf, which torch.func cannot lift: a missing label is a missing child.
+    label = [] if sample.label is None else [sample.label]
+    return [sample.views, sample.index, *label]
+
+
 pytree.register_pytree_node(
     Sample,
-    lambda sample: (
-        [sample.views, sample.index, *([] if sample.label is None else [sample.label])],
-        None,
-    ),
+    lambda sample: (_parts(sample), None),
     lambda children, _: Sample(*children),
     serialized_type_name="fedglean.Sample",
 )
@@ -203,8 +200,7 @@ class Statistics(Request[dict[str, Tensor]]):
 
 @dataclass(frozen=True)
 class Train(Request["Trained"]):
-    """Train `models` for a number of steps, or for epochs of the first stream; the other streams
-    cycle.
+    """Train for a number of steps, or for epochs of the first stream; the others cycle.
 
     Usually a method gives `loss(models, batch, frozen)` and an optimiser;
     `step(models, memory, batch, frozen)` replaces both. `memory` is what else changes by step
@@ -275,10 +271,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Expect:
-    """The form of an upload that was not in the message: its shape, the largest entry per declared
-    image, the lowest.
+    """The form of an upload that was not in the message: its shape, and what entries may be.
 
-    Both are a number for all entries, or a tree of that shape.
+    An entry is at most `bound` for each declared image, and at least `low`. Both are a number for
+    all entries, or a tree of that shape.
     """
 
     tree: Tree
@@ -345,9 +341,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Me:
-    """All that a client's side of a method can see. `state` is what it kept last; it must not be
-    changed in place.
-    """
+    """All that a client's side of a method can see; its `state`, kept last, must not be changed."""
 
     number: int
     labelled: Images
@@ -402,12 +396,12 @@ class MakeModel(Protocol):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A method: subclasses are frozen dataclasses whose fields are its settings. Only `round` must
-    be written. `defaults` are parts of a configuration in which it makes sense, on a laptop.
+    """A method: subclasses are frozen dataclasses whose fields are its settings.
 
-    `optimiser` is made by what the run names, with SGD's hyper-parameters; a method whose algebra
-    holds for SGD alone (`needs_sgd`) refuses any other. `retired` are settings of earlier versions:
-    the one value that still holds, and the method to take for another one.
+    Only `round` must be written. `defaults` are parts of a configuration in which it makes sense,
+    on a laptop. `optimiser` is made by what the run names, with SGD's hyper-parameters; a method
+    whose algebra holds for SGD alone (`needs_sgd`) refuses any other. `retired` are settings of
+    earlier versions: the one value that still holds, and the method to take for another one.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -419,10 +413,7 @@ class Method(ABC):
     )
 
     def start(self, make: MakeModel) -> Any:
-        """The hub's state before round 1: a `State` of the method's own, by default a record of one
-        `model`; `make(name, width=1.0)` draws a
-        fresh one.
-        """
+        """The hub's state before round 1: a `State` of its own, or a record of a `model`."""
         return Record(model=make("model"))
 
     @abstractmethod
@@ -435,9 +426,7 @@ class Method(ABC):
 
     @property
     def drops(self) -> bool:
-        """Whether its steps give models a key to drop units by; where they do not, `model.dropout`
-        is refused.
-        """
+        """Whether its steps give models a key to drop units by; else `model.dropout` is refused."""
         return False
 
     async def finish(self, hub: Hub, state: Any) -> Any:
@@ -467,9 +456,8 @@ class Mixture:
 
     def mixed(self, logits: Sequence[Tensor]) -> Tensor:
         """Those of its models in one."""
-        return torch.stack(
-            [weight * own for own, weight in zip(logits, self.weights, strict=True)]
-        ).sum(0)
+        weighted = [weight * own for own, weight in zip(logits, self.weights, strict=True)]
+        return torch.stack(weighted).sum(0)
 
 
 pytree.register_pytree_node(

@@ -1,6 +1,4 @@
-"""The standard training step: gradient, clip, decay, correction, momentum, rate. Pure, for one
-client, and liftable.
-"""
+"""The standard training step: pure, for one client, and liftable."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -38,9 +36,7 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent as torch.optim.SGD defines it, with gradients clipped to a global
-    norm first.
-    """
+    """Stochastic gradient descent as in torch.optim.SGD, of gradients clipped to a global norm."""
 
     rate: float
     momentum: float = 0.0
@@ -55,23 +51,16 @@ class SGD:
         self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
     ) -> tuple[Tree, Tree]:
         if self.clip is not None:
-            gradient = clipped(gradient, self.clip)
+            gradient = clip_to_norm(gradient, self.clip)
         if self.decay:
-            gradient = tree.map(lambda g, w: torch.add(g, w, alpha=self.decay), gradient, weights)
+            gradient = _add(gradient, weights, times=self.decay)
         if correction is not None:
             gradient = tree.add(gradient, correction)
         if self.momentum:
-            velocity = tree.map(
-                lambda v, g: torch.add(g, v, alpha=self.momentum), memory["momentum"], gradient
-            )
+            velocity = _add(gradient, memory["momentum"], times=self.momentum)
             memory = memory | {"momentum": velocity}
-            if self.nesterov:
-                gradient = tree.map(
-                    lambda g, v: torch.add(g, v, alpha=self.momentum), gradient, velocity
-                )
-            else:
-                gradient = velocity
-        return _stepped(weights, gradient, rate), memory
+            gradient = _add(gradient, velocity, times=self.momentum) if self.nesterov else velocity
+        return _descend(weights, gradient, rate), memory
 
 
 @dataclass(frozen=True)
@@ -91,41 +80,36 @@ class AdamW:
     epsilon: float = 1e-8
 
     def init(self, models: Tree) -> dict[str, Tree]:
-        weights = parameters(models)
-        like = pytree.tree_leaves(weights)[0]
-        return {
-            "mean": tree.zeros(weights),
-            "square": tree.zeros(weights),
-            "steps": like.new_zeros(()),
-        }
+        zeros = tree.zeros(parameters(models))
+        steps = pytree.tree_leaves(zeros)[0].new_zeros(())
+        return {"mean": zeros, "square": tree.zeros(zeros), "steps": steps}
 
     def update(
         self, weights: Tree, memory: Tree, gradient: Tree, rate: Tensor, correction: Tree = None
     ) -> tuple[Tree, Tree]:
         if self.clip is not None:
-            gradient = clipped(gradient, self.clip)
+            gradient = clip_to_norm(gradient, self.clip)
         if correction is not None:
             gradient = tree.add(gradient, correction)
         steps = memory["steps"] + 1
-        mean = tree.map(
-            lambda m, g: self.first * m + (1 - self.first) * g, memory["mean"], gradient
-        )
-        square = tree.map(
-            lambda v, g: self.second * v + (1 - self.second) * g * g, memory["square"], gradient
-        )
+        a, b, epsilon = self.first, self.second, self.epsilon
+        mean = tree.map(lambda m, g: a * m + (1 - a) * g, memory["mean"], gradient)
+        square = tree.map(lambda v, g: b * v + (1 - b) * g * g, memory["square"], gradient)
         # Both begin at nothing, and are made up for that.
-        mean_share, square_share = 1 - self.first**steps, 1 - self.second**steps
+        m_share, v_share = 1 - a**steps, 1 - b**steps
         direction = tree.map(
-            lambda m, v: m / mean_share / (torch.sqrt(v / square_share) + self.epsilon),
-            mean,
-            square,
+            lambda m, v: m / m_share / (torch.sqrt(v / v_share) + epsilon), mean, square
         )
-        decayed = tree.map(lambda w: w - rate.to(w.dtype) * self.decay * w, weights)
+        weights = tree.map(lambda w: w - rate.to(w.dtype) * self.decay * w, weights)
         memory = memory | {"mean": mean, "square": square, "steps": steps}
-        return _stepped(decayed, direction, rate), memory
+        return _descend(weights, direction, rate), memory
 
 
-def _stepped(weights: Tree, direction: Tree, rate: Tensor) -> Tree:
+def _add(a: Tree, b: Tree, times: float) -> Tree:
+    return tree.map(lambda x, y: torch.add(x, y, alpha=times), a, b)
+
+
+def _descend(weights: Tree, direction: Tree, rate: Tensor) -> Tree:
     return tree.map(
         lambda w, d: torch.addcmul(w, d, rate.to(w.dtype), value=-1), weights, direction
     )
@@ -145,7 +129,7 @@ OPTIMISERS: Mapping[str, OptimiserKind] = {
 }
 
 
-def clipped(gradient: Tree, largest: float) -> Tree:
+def clip_to_norm(gradient: Tree, largest: float) -> Tree:
     """The gradient, shrunk to the largest norm where it is longer."""
     # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6, and so did the published results.
     shrink = (largest / (tree.norm(gradient) + 1e-6)).clamp(max=1.0)
@@ -167,9 +151,7 @@ def parameters(models: Tree) -> Tree:
 
 
 def with_parameters(models: Tree, weights: Tree) -> Tree:
-    """The same models with other weights; their statistics are copied, for a forward pass writes
-    them.
-    """
+    """The same models with other weights, and a copy of their statistics, to be moved in place."""
     match models:
         case Model():
             return models.for_training().with_parameters(weights)
@@ -184,8 +166,7 @@ def without_rate(optimiser: Optimiser) -> Optimiser:
 
 
 def standard_step(loss: Callable[..., Any], optimiser: Optimiser) -> Callable[..., Any]:
-    """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and a dictionary
-    of metrics.
+    """The step that descends `loss(models, batch, frozen)`: a scalar, or a scalar and metrics.
 
     The rate is taken from the batch, so that a schedule does not make another step of it.
     """
@@ -212,17 +193,12 @@ def _step(
     weights, memory = optimiser.update(
         parameters(models), memory, gradient, batch.rate, frozen.get("correction")
     )
-    return (
-        _with_new_statistics(live, weights),
-        memory,
-        {name: value.detach() for name, value in metrics.items()},
-    )
+    metrics = {name: value.detach() for name, value in metrics.items()}
+    return with_parameters(live, weights), memory, metrics
 
 
 def _check(value: Any, metrics: Any) -> None:
-    """Refuse what is no loss: torch would take a loss without a gradient for one whose gradient is
-    nothing.
-    """
+    """Refuse what is no loss: torch takes one without a gradient for one whose gradient is zero."""
     if not isinstance(value, Tensor):
         raise TypeError(
             "a loss returns a tensor, or one and a dictionary of metrics; this is a "
@@ -234,8 +210,7 @@ def _check(value: Any, metrics: Any) -> None:
         )
     if not value.requires_grad:
         raise ValueError(
-            "the loss has no gradient: argmax, comparisons, integers, detach() and item() cut it "
-            "off"
+            "the loss has no gradient: argmax, comparisons, integers, detach() or item() cut it off"
         )
     for name, metric in metrics.items():
         if not isinstance(metric, Tensor):
@@ -244,17 +219,7 @@ def _check(value: Any, metrics: Any) -> None:
             )
 
 
-def _with_new_statistics(live: Tree, weights: Tree) -> Tree:
-    match live:
-        case Model():
-            return Model(live.architecture, weights, live.statistics)
-        case Tensor():
-            return weights
-    return {name: _with_new_statistics(part, weights[name]) for name, part in live.items()}
-
-
 def cosine(rate: float, progress: float) -> float:
     """Annealed from `rate` at progress 0 to nothing at 1."""
-    return (
-        rate * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * progress, dtype=torch.float64))))
-    )
+    angle = torch.tensor(torch.pi * progress, dtype=torch.float64)
+    return rate * 0.5 * (1 + float(torch.cos(angle)))

@@ -46,12 +46,9 @@ def _mix_tensor(value: Tensor) -> Tensor:
 
 
 def of_text(text: str) -> int:
-    """The number of a name. To a compiled step it is a constant: a compiler must not look inside
-    (`engines.graph`).
-    """
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
-    )
+    """The number of a name: a constant to a compiled step, which must not look inside."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _number(name: Name) -> int | Tensor:
@@ -62,9 +59,7 @@ def _number(name: Name) -> int | Tensor:
 
 
 def fold(key: Key, *names: Name) -> Key:
-    """The key of a named part. Tensors broadcast: `fold(keys[:, None], positions)` is a table of
-    keys.
-    """
+    """The key of a named part. Tensors broadcast: `fold(keys[:, None], positions)` is a table."""
     for name in names:
         number = _number(name)
         # The key is mixed before the name is added: sums alone would collide.
@@ -99,9 +94,7 @@ def bits(key: Key, shape: Sequence[int] = (), device: torch.device | str | None 
 def uniform(
     key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None
 ) -> Tensor:
-    """float64 in [0, 1), 53 random bits each; a cast to float32 may round up to 1, so compare
-    before you cast.
-    """
+    """float64 in [0, 1) of 53 bits; a cast to float32 may give 1, so compare before you cast."""
     return ((bits(key, shape, device) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
@@ -117,11 +110,9 @@ def order(key: Key, count: int, device: torch.device | str | None = None) -> Ten
 
 
 def beta(key: Key, a: float, b: float, shape: Sequence[int] = (), rounds: int = 64) -> Tensor:
-    """Beta(a, b), both at most 1, by Johnk's rejection with a fixed number of tries, so that it can
-    be lifted.
+    """Beta(a, b), both at most 1, by Johnk's rejection; a fixed number of tries can be lifted.
 
-    Each try succeeds with probability at least 1/2; after 64 failures in a row the first try
-    stands.
+    Each succeeds with probability at least 1/2; after 64 failures in a row the first try stands.
     """
     x = uniform(fold(key, "x"), (*shape, rounds)) ** (1 / a)
     y = uniform(fold(key, "y"), (*shape, rounds)) ** (1 / b)
@@ -132,7 +123,5 @@ def beta(key: Key, a: float, b: float, shape: Sequence[int] = (), rounds: int = 
 
 
 def generator(key: int) -> np.random.Generator:
-    """numpy's generator for one named purpose on the host: torch has no pure form of gamma and
-    Dirichlet draws.
-    """
+    """numpy's generator for one purpose on the host: torch has no pure gamma and Dirichlet."""
     return np.random.Generator(np.random.Philox(key=key & _WORD))

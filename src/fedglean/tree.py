@@ -1,5 +1,4 @@
-"""Trees: what methods send, keep and train. Models, tensors and numbers in dictionaries, lists and
-tuples.
+"""Trees: models, tensors and numbers in dictionaries and lists; what methods send, keep and train.
 
 `named` and `rebuild` turn a tree into named tensors and back, for the gate and for sums; `encode`
 and `decode` do so without a template, for files and messages: JSON for the shape, tensors by name,
@@ -42,8 +41,9 @@ pytree.register_pytree_node(
 
 
 class State:
-    """Base of what the hub of a method goes on from, where that is more than one model: a frozen
-    dataclass of trees. Subclasses are trees themselves, which are stored by the fields' names.
+    """Base of what the hub of a method goes on from, where that is more than one model.
+
+    Subclasses are frozen dataclasses of trees, and trees themselves, stored by the fields' names.
     """
 
     def __init_subclass__(cls) -> None:
@@ -58,7 +58,7 @@ def _fields(state: State) -> dict[str, Tree]:
     return {each.name: getattr(state, each.name) for each in fields(state)}  # type: ignore[arg-type]
 
 
-def restored(stored: Tree, like: Tree) -> Tree:
+def restore(stored: Tree, like: Tree) -> Tree:
     """A state as it is read from a file, in the class of another one of the same method."""
     if isinstance(like, State) and isinstance(stored, Record):
         return type(like)(**stored)
@@ -83,31 +83,25 @@ def subtract(a: Tree, b: Tree) -> Tree:
 
 
 def select(condition: Tensor, yes: Tree, no: Tree) -> Tree:
-    """`yes` where the scalar condition holds, else `no`, leaf by leaf: an `if` that can be
-    lifted.
-    """
+    """`yes` where the scalar condition holds, else `no`: an `if` that can be lifted."""
     return map(lambda a, b: torch.where(condition, a, b), yes, no)
 
 
 def norm(tree: Tree) -> Tensor:
     """Euclidean length of all leaves together."""
-    return torch.sqrt(
-        sum((leaf.square().sum() for leaf in pytree.tree_leaves(tree)), torch.zeros(()))
-    )
+    squares = [leaf.square().sum() for leaf in pytree.tree_leaves(tree)]
+    return torch.sqrt(sum(squares, torch.zeros(())))
 
 
 def to_device(tree: Tree, device: torch.device | None) -> Tree:
     """The same tree with its tensors on a device."""
-    return map(
-        lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) and device is not None else leaf,
-        tree,
-    )
+    if device is None:
+        return tree
+    return map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def trainable(tree: Tree) -> Tree:
-    """The tree as training takes and uploads return it: static statistics, of other weights soon,
-    are left out.
-    """
+    """The tree as training takes and returns it: without static statistics, soon out of date."""
 
     def is_model(node: Tree) -> bool:
         return isinstance(node, Model)
@@ -157,11 +151,9 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
     ]
     if isinstance(template, Model):
         count = len(template.parameters)
-        return Model(
-            template.architecture,
-            dict(zip(template.parameters, parts[:count], strict=True)),
-            dict(zip(template.statistics, parts[count:], strict=True)),
-        )
+        parameters = dict(zip(template.parameters, parts[:count], strict=True))
+        statistics = dict(zip(template.statistics, parts[count:], strict=True))
+        return Model(template.architecture, parameters, statistics)
     if isinstance(template, State):
         return type(template)(*parts)
     if isinstance(template, Mapping):
@@ -170,9 +162,7 @@ def rebuild(template: Tree, leaves: Mapping[str, Tensor], prefix: str = "") -> T
 
 
 def row(tree: Tree) -> Tensor:
-    """All numbers of a tree in one vector, of its widest float dtype: what is done to it is done in
-    one call.
-    """
+    """All numbers of a tree in one vector, of its widest float dtype."""
     leaves = [leaf if leaf.dim() == 1 else leaf.reshape(-1) for leaf in named(tree).values()]
     numbers = torch.cat(leaves) if leaves else torch.zeros(0, dtype=torch.float64)
     return numbers if numbers.is_floating_point() else numbers.double()
@@ -196,9 +186,8 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
     if tree is None or isinstance(tree, bool | int | float | str):
         return {"value": tree}, {}
     if isinstance(tree, Model):
-        parts, tensors = encode(
-            {"parameters": tree.parameters, "statistics": tree.statistics}, prefix
-        )
+        both = {"parameters": tree.parameters, "statistics": tree.statistics}
+        parts, tensors = encode(both, prefix)
         return {"model": tree.architecture.to_json(), "parts": parts}, tensors
     if isinstance(tree, State):
         tree = Record(_fields(tree))
@@ -230,18 +219,16 @@ def encode(tree: Tree, prefix: str = "") -> tuple[Any, dict[str, Tensor]]:
 def decode(
     spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetKind] = net_of
 ) -> Tree:
-    """What `encode` took apart; anything else is refused. `net` is what a model's name stands
-    for.
-    """
+    """What `encode` took apart, else refused. `net` says what a model's name stands for."""
     try:
-        return _decoded(spec, tensors, net)
+        return _decode(spec, tensors, net)
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"the stored tree is damaged ({error})") from error
 
 
-def _decoded(spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetKind]) -> Tree:
+def _decode(spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetKind]) -> Tree:
     def inside(specs: Sequence[Any]) -> list[Tree]:
-        return [_decoded(child, tensors, net) for child in specs]
+        return [_decode(child, tensors, net) for child in specs]
 
     match spec:
         case {"tensor": str(name)} if name in tensors:
@@ -249,13 +236,11 @@ def _decoded(spec: Any, tensors: Mapping[str, Tensor], net: Callable[[str], NetK
         case {"value": None | bool() | int() | float() | str() as value}:
             return value
         case {"model": architecture, "parts": parts}:
-            inner = _decoded(parts, tensors, net)
+            inner = _decode(parts, tensors, net)
             whole = Architecture.from_json(architecture, net)
             return Model(whole, inner["parameters"], inner["statistics"])
         case {"record": list(specs), "keys": list(keys)}:
-            return Record(
-                zip(keys, (_decoded(child, tensors, net) for child in specs), strict=True)
-            )
+            return Record(zip(keys, inside(specs), strict=True))
         case {"dict": list(specs), "keys": list(keys)}:
             return dict(zip(keys, inside(specs), strict=True))
         case {"list": list(specs)}:

@@ -44,7 +44,7 @@ from fedglean.methods.common import (
 from fedglean.methods.fedmatch import refuse_running_averages, total
 from fedglean.methods.settings import on_a_laptop
 from fedglean.models import Model
-from fedglean.optimiser import clipped, cosine, standard_step
+from fedglean.optimiser import clip_to_norm, cosine, standard_step
 from fedglean.tree import Record, State, Tree
 
 
@@ -147,7 +147,7 @@ class FedMatchSemiFL(WithSGD, Method):
             return supervised(total(sigma.with_parameters(weights), frozen["psi"]), batch, frozen)
 
         gradient, loss = grad_and_value(objective)(sigma.parameters)
-        gradient = tree.map(first_half, clipped(gradient, self.clip))
+        gradient = tree.map(first_half, clip_to_norm(gradient, self.clip))
         unclipped = replace(self.sgd, clip=None)  # type: ignore[type-var]
         weights, memory = unclipped.update(sigma.parameters, memory, gradient, batch.rate)
         new = with_kernels_of(sigma.with_parameters(weights), sigma)

@@ -22,7 +22,7 @@ from fedglean.runs.folder import Progress, RunFolder
 from fedglean.runs.run import Run
 from fedglean.runs.trained import TrainedModel
 from fedglean.sealed import write_whole
-from fedglean.tree import Record, State, restored
+from fedglean.tree import Record, State, restore
 from fedglean.uploads import Reply, Reports, add_reports, mean_reports
 
 OnRounds = Callable[[list[dict[str, Any]]], None]
@@ -48,7 +48,7 @@ class LiveRun:
         """As far as the folder says that it has come."""
         start = experiment.start()
         progress = folder.load(experiment.device) or Progress(0, start, ClientStates(), [])
-        progress.state = restored(progress.state, start)
+        progress.state = restore(progress.state, start)
         return cls(experiment, progress, folder)
 
     @property

@@ -17,7 +17,7 @@ from fedglean.runs.folder import Progress
 from fedglean.runs.rounds import play_round
 from fedglean.sealed import pack, unpack
 from fedglean.testing.difference import difference
-from fedglean.tree import Tree, restored
+from fedglean.tree import Tree, restore
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,5 @@ def through_bytes(tree: Tree) -> Tree:
 def restarted(progress: Progress) -> Progress:
     """The progress as another process would find it."""
     states = {client: through_bytes(state) for client, state in progress.kept.states.items()}
-    state = restored(through_bytes(progress.state), progress.state)
+    state = restore(through_bytes(progress.state), progress.state)
     return Progress(progress.done, state, ClientStates(states), list(progress.history))
