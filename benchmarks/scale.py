@@ -54,6 +54,7 @@ from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.nodes import Nodes
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.names import Names
@@ -234,7 +235,8 @@ def of_flower(experiment: Experiment, scratch: Path) -> dict[str, Any]:
     carrier.meter = Meter()
     dataset = experiment.dataset
     options = HubOptions(images=scratch, branches=count, out=scratch)
-    mailbox = Mailbox(carrier, options, dataset.classes, dataset.train_images.shape[1:])
+    shape = dataset.train_images.shape[1:]
+    mailbox = Mailbox(Nodes(carrier, options.branches, dataset.classes, shape), options)
     declared = mailbox.enrol()
     plan = RunPlan.of(experiment.config, experiment.dataset)
     gate, run = experiment.config.gate, "0123456789abcdef"

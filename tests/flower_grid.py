@@ -18,6 +18,7 @@ from fedglean.federation.branch import Branch
 from fedglean.federation.flower.apps import client_app_of
 from fedglean.federation.flower.carrier import FlowerCarrier
 from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.nodes import Nodes
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.runs.config import Config, configure
@@ -154,7 +155,7 @@ def mailbox_of(grid: Grid, experiment: Experiment, **options: Any) -> Mailbox:
     own = {"branches": len(experiment.federation.declared), **QUICK, **options}
     hub = HubOptions(images=Path(), out=Path(), **own)
     carrier, shape = FlowerCarrier(grid, 0.01), dataset.train_images.shape[1:]
-    return Mailbox(carrier, hub, dataset.classes, shape, keys, tell)
+    return Mailbox(Nodes(carrier, hub.branches, dataset.classes, shape, keys, tell), hub)
 
 
 def on_flower(

@@ -25,6 +25,7 @@ from fedglean.federation.carrier import Carrier
 from fedglean.federation.journal import Journal, OnRound
 from fedglean.federation.letters import Declaration
 from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.nodes import Nodes
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.federation.roster import RemoteFederation, Roster
@@ -95,10 +96,12 @@ def _federate(
         )
     out, images = options.out, hub_images(options.images)
     shape = list(images.test_images.shape[1:])
-    mailbox = Mailbox(carrier, options, images.classes, shape, _public_keys(options), tell)
+    keys = _public_keys(options)
+    nodes = Nodes(carrier, options.branches, images.classes, shape, keys, tell)
+    mailbox = Mailbox(nodes, options)
     roster, asked = roster_of(config, options), set[int]()
     if roster is not None:
-        mailbox.nodes.declared = roster.present
+        nodes.declared = roster.present
         experiment = _experiment(config, images, roster, mailbox, asked)
         of_this(RunFolder(out).split(), experiment.dataset)
         run = LiveRun.found(experiment, RunFolder(out))
@@ -119,7 +122,7 @@ def _federate(
         on_round(lines[0], len(asked))
         asked.clear()
 
-    mailbox.nodes.on_join = on_join
+    nodes.on_join = on_join
     tell(
         f"{len(roster.present)} of {options.branches} branches, {config.rounds} rounds of "
         f"{config.method}"

@@ -5,12 +5,12 @@ for it again; its late answer is a sign of life and nothing else.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedglean.errors import RoundError
 from fedglean.exchange.gate import needed
-from fedglean.federation.carrier import Carrier, Undelivered
+from fedglean.federation.carrier import Undelivered
 from fedglean.federation.letters import Declaration
 from fedglean.federation.nodes import Nodes
 from fedglean.runs.deploy_options import HubOptions
@@ -27,23 +27,10 @@ class Sent(NamedTuple):
 
 
 class Mailbox:
-    """Finds the branches and exchanges letters with them.
+    """Waits for branches and exchanges letters with them."""
 
-    Branches have images of that `shape`. `keys` are their public keys by number, None where nodes
-    have none.
-    """
-
-    def __init__(
-        self,
-        carrier: Carrier,
-        options: HubOptions,
-        classes: Sequence[str],
-        shape: Sequence[int],
-        keys: Mapping[int, bytes] | None = None,
-        tell: Callable[[str], None] = lambda sentence: None,
-    ) -> None:
-        self.carrier, self.options = carrier, options
-        self.nodes = Nodes(carrier, options.branches, classes, shape, keys, tell)
+    def __init__(self, nodes: Nodes, options: HubOptions) -> None:
+        self.nodes, self.carrier, self.options = nodes, nodes.carrier, options
         self.owed: dict[str, Sent] = {}
         self.has_gathered = False
 
@@ -86,13 +73,11 @@ class Mailbox:
         nodes = {reached[branch]: branch for branch in sorted(reached)}
 
         def send(asked: Iterable[int]) -> dict[str, Sent]:
-            letters = {node: orders[nodes[node]] for node in asked}
-            seconds = 2 * self.options.deadline
-            names = self.carrier.order(letters, common, group, seconds) if letters else {}
-            return {
-                name: Sent(nodes[node], node, self.nodes.start_of(node))
-                for name, node in names.items()
-            }
+            letters, sent = {node: orders[nodes[node]] for node in asked}, {}
+            names = self.carrier.order(letters, common, group, 2 * self.options.deadline)
+            for name, node in names.items():
+                sent[name] = Sent(nodes[node], node, self.nodes.start_of(node))
+            return sent
 
         received: Answers = {branch: [] for branch in reached}
         pending = send(sorted(nodes))
@@ -109,9 +94,9 @@ class Mailbox:
                 self.owed |= pending
                 return received
             self._look()
-            lost = {name: each for name, each in pending.items() if self._has_lost(each)}
-            pending = {name: each for name, each in pending.items() if name not in lost}
-            pending |= send(sorted(each.node for each in lost.values()))
+            lost = [name for name, sent in pending.items() if self._has_lost(sent)]
+            if lost:
+                pending |= send(sorted(pending.pop(name).node for name in lost))
             time.sleep(self.carrier.pause)
 
     def _receive(self, pending: dict[str, Sent], received: Answers) -> None:
@@ -177,5 +162,8 @@ class Mailbox:
 
 def _count_answered(received: Answers) -> int:
     """Branches that have sent a letter, whatever is in it."""
-    letters = [[each for each in own if isinstance(each, bytes)] for own in received.values()]
-    return sum(map(bool, letters))
+    count = 0
+    for answers in received.values():
+        if any(isinstance(answer, bytes) for answer in answers):
+            count += 1
+    return count

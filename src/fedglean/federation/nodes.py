@@ -33,7 +33,7 @@ class Presence:
 
 
 class Nodes:
-    """The nodes that are here, and which branches they are.
+    """The nodes that are here, and which of `count` branches with images of a shape they are.
 
     `declared` is what the branches have, of those who have come; `on_join` hears of one who comes
     later. `keys` are their public keys by number, None where nodes have none.
@@ -45,8 +45,8 @@ class Nodes:
         count: int,
         classes: Sequence[str],
         shape: Sequence[int],
-        keys: Mapping[int, bytes] | None,
-        tell: Callable[[str], None],
+        keys: Mapping[int, bytes] | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.carrier, self.count, self.shape, self.keys = carrier, count, list(shape), keys
         self.tell = tell
@@ -107,13 +107,11 @@ class Nodes:
 
     def _ask(self) -> None:
         now = time.monotonic()
-        strangers = [
-            number
-            for number, each in sorted(self.here.items())
-            if each.claim is None and now - each.since >= AGAIN
-        ]
-        sent = self.carrier.ask(dict.fromkeys(strangers, self.question), AGAIN)
-        for name, number in sent.items():
+        questions = {}
+        for number, each in sorted(self.here.items()):
+            if each.claim is None and now - each.since >= AGAIN:
+                questions[number] = self.question
+        for name, number in self.carrier.ask(questions, AGAIN).items():
             self.here[number].question, self.here[number].since = name, time.monotonic()
 
     def _hear(self, number: int, presence: Presence, body: bytes | Undelivered) -> None:
@@ -195,7 +193,9 @@ def _is_possible(claim: Declaration) -> bool:
     if not len(claim.sums) == len(claim.squares) == channels:
         return False
     pixels = count * height * width
-    return all(
-        0 <= total <= 255 * pixels and total**2 <= pixels * squares and squares <= 255 * total
-        for total, squares in zip(claim.sums, claim.squares, strict=True)
-    )
+    for total, squares in zip(claim.sums, claim.squares, strict=True):
+        is_mean_possible = 0 <= total <= 255 * pixels
+        is_spread_possible = total**2 <= pixels * squares and squares <= 255 * total
+        if not is_mean_possible or not is_spread_possible:
+            return False
+    return True

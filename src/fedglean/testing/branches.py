@@ -8,6 +8,7 @@ from pathlib import Path
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
+from fedglean.federation.nodes import Nodes
 from fedglean.federation.placement import Branches
 from fedglean.federation.plan import RunPlan
 from fedglean.federation.states import States
@@ -44,7 +45,8 @@ def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
         )
     options = HubOptions(images=folder, branches=len(branches), out=folder)
     shape = dataset.train_images.shape[1:]
-    mailbox = Mailbox(LocalCarrier(branches), options, dataset.classes, shape)
+    nodes = Nodes(LocalCarrier(branches), len(branches), dataset.classes, shape)
+    mailbox = Mailbox(nodes, options)
     mailbox.enrol()
     plan, gate = RunPlan.of(experiment.config, dataset), experiment.config.gate
     placement = Branches(mailbox, federation, gate, method=method, plan=plan, run=RUN)

@@ -34,9 +34,13 @@ def duplicate(*at: At) -> Deliver:
 
 def poison(damage: Damage, *at: At) -> Deliver:
     """The upload arrives damaged."""
-    return lambda envelope: [
-        replace(envelope, upload=damage(envelope.upload)) if _hit(envelope, at) else envelope
-    ]
+
+    def deliver(envelope: Envelope) -> Iterable[Envelope]:
+        if _hit(envelope, at):
+            envelope = replace(envelope, upload=damage(envelope.upload))
+        return [envelope]
+
+    return deliver
 
 
 def delay(*at: At, rounds: int = 1) -> Deliver:
@@ -60,7 +64,9 @@ def chain(*faults: Deliver) -> Deliver:
     def deliver(envelope: Envelope) -> Iterable[Envelope]:
         passed = [envelope]
         for fault in faults:
-            passed = [after for before in passed for after in fault(before)]
+            before, passed = passed, []
+            for each in before:
+                passed += fault(each)
         return passed
 
     return deliver

@@ -29,6 +29,14 @@ class FinalState:
     history: list[dict[str, Any]]
 
     @property
+    def refused(self) -> list[dict[str, Any]]:
+        """Uploads that the gate refused, of all rounds."""
+        refused = []
+        for line in self.history:
+            refused += line["refused"]
+        return refused
+
+    @property
     def tree(self) -> Tree:
         """All that the next round would go on from."""
         kept = {str(client): self.kept[client] for client in sorted(self.kept)}

@@ -15,10 +15,10 @@ class FlowerCarrier:
         self.grid, self.pause = grid, pause
 
     def nodes(self) -> Mapping[int, Node]:
-        return {
-            each.node_id: Node(each.last_activated_at, each.public_key)
-            for each in self.grid.get_nodes()
-        }
+        found = {}
+        for each in self.grid.get_nodes():
+            found[each.node_id] = Node(each.last_activated_at, each.public_key)
+        return found
 
     def ask(self, questions: Mapping[int, bytes], seconds: float) -> Mapping[str, int]:
         letters = {node: {"question": _array(each)} for node, each in questions.items()}
@@ -27,10 +27,9 @@ class FlowerCarrier:
     def order(
         self, orders: Mapping[int, bytes], common: bytes, group: str, seconds: float
     ) -> Mapping[str, int]:
-        shared = _array(common)
-        letters = {
-            node: {"order": _array(order), "common": shared} for node, order in orders.items()
-        }
+        letters, shared = {}, _array(common)
+        for node, order in orders.items():
+            letters[node] = {"order": _array(order), "common": shared}
         return self._send(letters, MessageType.TRAIN, group, seconds)
 
     def answers(self, name: str) -> Iterable[bytes | Undelivered]:
@@ -44,12 +43,10 @@ class FlowerCarrier:
     def _send(
         self, letters: Mapping[int, dict[str, Array]], kind: str, group: str, seconds: float
     ) -> dict[str, int]:
-        messages = [
-            Message(
-                RecordDict({RECORD: ArrayRecord(parts)}), node, kind, ttl=seconds, group_id=group
-            )
-            for node, parts in letters.items()
-        ]
+        messages = []
+        for node, parts in letters.items():
+            content = RecordDict({RECORD: ArrayRecord(parts)})
+            messages.append(Message(content, node, kind, ttl=seconds, group_id=group))
         names = self.grid.push_messages(messages) if messages else []
         return {name: node for name, node in zip(names, letters, strict=False) if name}
 
