@@ -25,6 +25,7 @@ __all__ = [
     "Upload",
     "compare",
     "configure",
+    "from_module",
     "open",
     "predict",
     "resume",

@@ -267,13 +267,17 @@ class Names:
         return self.closed if self.is_closed_to(table, name) else None
 
     def digests(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
-        """Of what brings these names, each with its table; the package's own is not among them."""
+        """Of what brings these names, each with its table, and of a model's file of weights; the
+        package itself counts for nothing.
+        """
         found = set()
         for table, name in chosen:
             holder = self.holder(table, name)
-            if holder is not None and holder.digest:
-                found.add(holder.digest)
-        return sorted(found)
+            found.add(holder.digest if holder is not None else "")
+            if table == "MODELS" and not self.is_closed_to(table, name):
+                module = self.net(name).module
+                found.add("" if module is None else module.weights_digest)
+        return sorted(found - {""})
 
     @property
     def aliases(self) -> Mapping[str, str]:

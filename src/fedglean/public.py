@@ -14,6 +14,7 @@ from fedglean.method import (
     setting,
     together,
 )
+from fedglean.models.from_module import from_module
 from fedglean.runs.api import compare, open, resume, run
 from fedglean.runs.compare import Comparison
 from fedglean.runs.config import Config, configure
@@ -37,6 +38,7 @@ __all__ = [
     "Upload",
     "compare",
     "configure",
+    "from_module",
     "open",
     "predict",
     "resume",

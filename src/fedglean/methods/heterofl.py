@@ -103,7 +103,8 @@ class HeteroFL(WithSGD, Method):
         for client in to:
             width = self.shares[self.turn(hub, client) % len(self.shares)]
             each[client] = {"width": width, _part(width): parts[width]}
-        classes = Expect(torch.zeros_like(state.model.parameters["output.bias"]), bound=1.0, low=0)
+        bias = state.model.parameters[state.model.architecture.head[1]]
+        classes = Expect(torch.zeros_like(bias), bound=1.0, low=0)
         expect = {_classes(share): classes for share in parts}
         once = [*expect, *map(_part, parts)]
         reply = await Ask(self.client, to, {"rate": self.rate_of(hub)}, each, expect, once)
@@ -121,7 +122,8 @@ class HeteroFL(WithSGD, Method):
             return None
         name, rate = _part(message.width), message.rate
         part: Model = message[name]
-        known = one_hot(me.labelled.label, part.parameters["output.bias"]).amax(0)  # type: ignore[arg-type]
+        bias = part.parameters[part.architecture.head[1]]
+        known = one_hot(me.labelled.label, bias).amax(0)  # type: ignore[arg-type]
         known = known if self.mask else torch.ones_like(known)
         streams = {"labelled": Stream(me.labelled, view=self.view, batch=self.batch)}
         frozen = {"known": known}
@@ -157,7 +159,7 @@ def narrow(model: Model, share: float) -> Model:
 def scale(model: Model) -> Model:
     """Hidden layers' weights, and so their outputs ahead of any norm, divided by the width."""
     it = model.architecture
-    others = ("output", *it.plan.channels)
+    others = (it.plan.head, *it.plan.channels)
     hidden = [name for name in model.parameters if _layer(name) not in others]
     divided = {name: model.parameters[name] / it.width for name in hidden}
     return Model(it, model.parameters | divided, model.statistics)
@@ -166,8 +168,9 @@ def scale(model: Model) -> Model:
 def owners(part: Model, count: int, known: Tensor) -> dict[str, Tensor]:
     """How many of `count` clients have each element: of an output, those that know its class."""
     having = {name: torch.full_like(leaf, count) for name, leaf in tree.named(part).items()}
-    having["output.weight"] = known[:, None].expand_as(having["output.weight"])
-    having["output.bias"] = known.expand_as(having["output.bias"])
+    weight, bias = part.architecture.head
+    having[weight] = known[:, None].expand_as(having[weight])
+    having[bias] = known.expand_as(having[bias])
     return having
 
 

@@ -12,7 +12,7 @@ from fedglean.randomness import fold_int
 
 def with_projections(model: Model, key: int) -> Model:
     """The model with the maps of features and of proxies, each as large as there are features."""
-    weight = model.parameters["output.weight"]
+    weight = model.parameters[model.architecture.head[0]]
     size = weight.shape[1]
     square, flat = (size, size), (size,)
     shapes = {"features.weight": square, "features.bias": flat, "proxies.weight": square}
@@ -25,23 +25,25 @@ def with_projections(model: Model, key: int) -> Model:
 
 def featured(model: Model) -> Model:
     """The model up to its last layer, which becomes the identity; running averages stay shared."""
-    weight = model.parameters["output.weight"]
+    name, bias = model.architecture.head
+    weight = model.parameters[name]
     size = weight.shape[1]
     identity = torch.eye(size, dtype=weight.dtype, device=weight.device)
-    last = {"output.weight": identity, "output.bias": weight.new_zeros(size)}
+    last = {name: identity, bias: weight.new_zeros(size)}
     return Model(model.architecture, {**model.parameters, **last}, model.statistics)
 
 
 def classified(model: Model, features: Tensor) -> Tensor:
     """The last layer alone."""
-    return F.linear(features, model.parameters["output.weight"], model.parameters["output.bias"])
+    weight, bias = model.architecture.head
+    return F.linear(features, model.parameters[weight], model.parameters[bias])
 
 
 def projected(model: Model, features: Tensor) -> tuple[Tensor, Tensor]:
     """Features and proxies where they are compared, of length one."""
     of = model.parameters
     mapped = F.linear(features, of["projection.features.weight"], of["projection.features.bias"])
-    proxies = F.linear(of["output.weight"], of["projection.proxies.weight"])
+    proxies = F.linear(of[model.architecture.head[0]], of["projection.proxies.weight"])
     return F.normalize(mapped, dim=-1), F.normalize(proxies, dim=-1)
 
 

@@ -104,13 +104,14 @@ class ProxyFL(WithSGD, Method):
 
     def start(self, make: MakeModel) -> ProxyFLState:
         model = make("model")
-        classes, features = model.parameters["output.weight"].shape
+        weight, bias = model.architecture.head
+        classes, features = model.parameters[weight].shape
         if features > LARGEST:
             raise ConfigError(
                 f"ProxyFL maps features to features, at most {LARGEST}, but "
                 f"{model.architecture.name} has {features}"
             )
-        prior = model.parameters["output.bias"].new_full((classes,), 1 / classes)
+        prior = model.parameters[bias].new_full((classes,), 1 / classes)
         return ProxyFLState(model, prior)
 
     def predictors(self, state: ProxyFLState) -> dict[str, Model]:
@@ -128,12 +129,13 @@ class ProxyFL(WithSGD, Method):
         if not reply.has("model"):
             return replace(state, model=model)
         mean, counts, rows = reply.mean("model"), reply.sum("counts"), []
+        weight, _ = mean.architecture.head
         for upload in reply.uploads.values():
             if "model" in upload.trees:
-                rows.append(upload.trees["model"].parameters["output.weight"])
+                rows.append(upload.trees["model"].parameters[weight])
         key = fold_int(hub.key, "proxies")
-        proxies = self.tune(mean.parameters["output.weight"], torch.stack(rows), key)
-        mean = mean.with_parameters({**mean.parameters, "output.weight": proxies})
+        proxies = self.tune(mean.parameters[weight], torch.stack(rows), key)
+        mean = mean.with_parameters({**mean.parameters, weight: proxies})
         prior = state.prior
         if float(counts.sum()):
             shares = counts / counts.sum().clamp(min=1)

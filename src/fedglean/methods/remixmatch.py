@@ -5,7 +5,7 @@ strong views, mixed, and of one unmixed. Strong views are the configured RandAug
 paper's CTAugment.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from fedglean.randomness import Key, bits, fold
 from fedglean.tree import Record, Tree
 
 TURNS = 4
-HEAD = ("output.weight", "output.bias")
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,23 @@ class ReMixMatch(Central):
             raise ConfigError(
                 f"ReMixMatch rotates images, so they must be square, not {shape[1]} x {shape[2]}"
             )
-        old = {name: model.parameters[name] for name in HEAD}
+        old = {name: model.parameters[name] for name in model.architecture.head}
         rows = {name: part.new_zeros(TURNS, *part.shape[1:]) for name, part in old.items()}
-        return _with_head(model, {name: torch.cat([old[name], rows[name]]) for name in HEAD})
+        return _with_head(model, {name: torch.cat([old[name], rows[name]]) for name in old})
 
     def classifier(self, model: Model) -> Model:
-        return _with_head(model, {name: model.parameters[name][:-TURNS] for name in HEAD})
+        names = model.architecture.head
+        return _with_head(model, {name: model.parameters[name][:-TURNS] for name in names})
 
     def fresh_memory(self, model: Model) -> dict[str, Tree]:
-        mean_guess = torch.zeros_like(model.parameters["output.bias"][:-TURNS])
+        bias = model.parameters[model.architecture.head[1]]
+        mean_guess = torch.zeros_like(bias[:-TURNS])
         return {**super().fresh_memory(model), "mean_guess": mean_guess}
 
     def frozen(self, me: Me, message: Record) -> dict[str, Tensor]:
         """Guesses are aligned to the site's labels."""
-        label, like = me.labelled.label, message.model.parameters["output.bias"][:-TURNS]
+        label, bias = me.labelled.label, message.model.architecture.head[1]
+        like = message.model.parameters[bias][:-TURNS]
         assert label is not None
         return {**super().frozen(me, message), "label_share": one_hot(label, like).mean(0)}
 
@@ -114,5 +116,5 @@ def turn_at_random(key: Key, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_head(model: Model, head: dict[str, Tensor]) -> Model:
-    architecture = replace(model.architecture, classes=len(head["output.bias"]))
+    architecture = model.architecture.with_classes(len(head[model.architecture.head[1]]))
     return Model(architecture, {**model.parameters, **head}, model.statistics)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedglean.errors import ConfigError
 from fedglean.models.convolution import convolution
-from fedglean.models.norm import Normaliser
+from fedglean.models.norm import EPSILON, Normaliser
 from fedglean.randomness import Key, fold, normal, uniform
 
 Init = Callable[[int, Sequence[int], int], Tensor]
@@ -114,7 +114,8 @@ class NetPlan:
     """What a net asked for: shape, draw and fan of each parameter, channels and positions of each
     norm layer.
 
-    `output` is the shape of what it returned for so many `images`.
+    `output` is the shape of what it returned for so many `images`; `head` the name of its last
+    layer, if that is linear; `drops` whether it drops of itself where a forward has a key.
     """
 
     parameters: dict[str, tuple[tuple[int, ...], Init, int]] = field(default_factory=dict)
@@ -122,6 +123,8 @@ class NetPlan:
     positions: dict[str, int] = field(default_factory=dict)
     output: tuple[int, ...] = ()
     images: int = 0
+    head: str = "output"
+    drops: bool = False
 
     def declare(self, name: str, shape: tuple[int, ...], init: Init, fan_in: int) -> Tensor:
         """Stands in for a model's parameter; two layers of one name share it."""
@@ -133,7 +136,9 @@ class NetPlan:
         self.parameters[name] = (shape, init, fan_in)
         return torch.zeros(shape, device="cpu")
 
-    def see(self, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def see(
+        self, name: str, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float = EPSILON, /
+    ) -> Tensor:
         """Stands in for a normalisation."""
         self.channels[name] = x.shape[1]
         self.positions[name] = math.prod(x.shape[2:])

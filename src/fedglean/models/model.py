@@ -9,7 +9,7 @@ one loss move the averages twice, in order, and a step reads them off afterwards
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedglean.errors import ConfigError, unknown
+from fedglean.errors import ConfigError, StorageError, unknown
 from fedglean.models import norm as norms
 from fedglean.models.layers import Layers, NetPlan, plan_of
+from fedglean.models.module import FROZEN, ModuleNet
 from fedglean.models.nets import MODELS, NetKind, net_of
 from fedglean.randomness import Key, fold_int
 
+#: The norm of a run that names none.
+DEFAULT_NORM = "static"
 _FIELDS = ("name", "shape", "classes", "width", "norm", "dropout")
 
 
@@ -84,6 +87,31 @@ def _check_groups(it: "Architecture") -> None:
             )
 
 
+def _norm_of(it: "Architecture", module: ModuleNet) -> str:
+    """A module that has a norm of its own goes before what is the default."""
+    if module.norm is None or module.norm == FROZEN or it.norm == module.norm:
+        return it.norm
+    if it.norm != DEFAULT_NORM:
+        raise ConfigError(
+            f"the model '{it.name}' is made with norm '{module.norm}', but the run says "
+            f"'{it.norm}'; leave out one of them"
+        )
+    return module.norm
+
+
+def _plan_of(it: "Architecture") -> NetPlan:
+    if it.kind.module is None:
+        return plan_of(it.kind.net, it.shape, it.classes, it.width)
+    if it.width != 1:
+        raise ConfigError(
+            f"the model '{it.name}' is a torch module, whose width is always 1, not {it.width:g}"
+        )
+    try:
+        return it.kind.module.plan(it.shape, it.classes)
+    except ConfigError as error:
+        raise ConfigError(f"the model '{it.name}': {error}") from error
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Everything about a model but its numbers, as a hashable value. `kind` is what `name` stands
@@ -106,27 +134,53 @@ class Architecture:
 
     def __post_init__(self) -> None:
         kind = self.kind or net_of(self.name)
+        object.__setattr__(self, "kind", kind)
+        if kind.module is not None:
+            object.__setattr__(self, "norm", _norm_of(self, kind.module))
         _check_numbers(self, kind)
         _check_size(self, kind.smallest)
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "plan", plan_of(kind.net, self.shape, self.classes, self.width))
+        object.__setattr__(self, "plan", _plan_of(self))
         _check_output(self)
         _check_groups(self)
 
     @property
     def drops(self) -> bool:
         """Whether a training forward with a key drops anything."""
-        return self.dropout > 0 or self.name == "cnn13"
+        return self.dropout > 0 or self.plan.drops or self.name == "cnn13"
+
+    @property
+    def head(self) -> tuple[str, str]:
+        """What the last layer's weight and bias are called, for methods that look into it."""
+        weight, bias = f"{self.plan.head}.weight", f"{self.plan.head}.bias"
+        if weight not in self.plan.parameters or bias not in self.plan.parameters:
+            raise ConfigError(
+                f"this method looks into a model's last layer, but '{self.name}' has none that is "
+                "linear, has a bias and trains"
+            )
+        return weight, bias
+
+    def with_classes(self, classes: int) -> "Architecture":
+        """The same net for another number of classes. A module takes a last layer of any size as
+        it is.
+        """
+        return self if self.kind.module is not None else replace(self, classes=classes)
 
     def initial(
         self, key: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> "Model":
         """A model whose parameters are drawn by name, on the CPU: the same on every device."""
-        parameters = {
-            name: init(fold_int(key, name), shape, fan_in).to(device, dtype)
-            for name, (shape, init, fan_in) in self.plan.parameters.items()
-        }
-        return Model(self, parameters, self._first_statistics(dtype, device))
+        statistics = self._first_statistics(dtype, device)
+        module = self.kind.module
+        if module is None:
+            parameters = {
+                name: init(fold_int(key, name), shape, fan_in).to(device, dtype)
+                for name, (shape, init, fan_in) in self.plan.parameters.items()
+            }
+            return Model(self, parameters, statistics)
+        drawn, own = module.initial(self.classes, key)
+        parameters = {name: value.to(device, dtype) for name, value in drawn.items()}
+        given = {name: own[name].to(device, dtype) for name in statistics if name in own}
+        return Model(self, parameters, statistics | given)
 
     def _first_statistics(
         self, dtype: torch.dtype, device: torch.device | str
@@ -140,12 +194,19 @@ class Architecture:
         return statistics
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict of the fields."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"shape": list(self.shape)}
+        """A plain dict of the fields; of a net that has frozen weights with their digest."""
+        written = {name: getattr(self, name) for name in _FIELDS} | {"shape": list(self.shape)}
+        return written | ({"frozen": self._frozen} if self._frozen else {})
+
+    @property
+    def _frozen(self) -> str | None:
+        return None if self.kind.module is None else self.kind.module.template(self.classes).digest
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], net: Callable[[str], NetKind] = net_of) -> Self:
         """The architecture that `to_json` came from; `net` says what its name stands for."""
+        fields = dict(fields)
+        frozen = fields.pop("frozen", None)
         for name in fields:
             if name not in _FIELDS:
                 raise unknown("field of an architecture", name, _FIELDS)
@@ -155,7 +216,13 @@ class Architecture:
                 f"an architecture needs name, shape and classes, but {missing[0]} is missing"
             )
         shape, kind = tuple(fields["shape"]), net(fields["name"])
-        return cls(**{**fields, "shape": shape, "kind": kind})
+        made = cls(**{**fields, "shape": shape, "kind": kind})
+        if frozen != made._frozen:
+            raise StorageError(
+                f"the model '{made.name}' has other frozen weights here than where it was trained; "
+                "its module and its file of weights must be the same"
+            )
+        return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from fedglean.models.cnn13 import cnn13
 from fedglean.models.layers import Net
 from fedglean.models.lenet import lenet
 from fedglean.models.mlp import mlp
+from fedglean.models.module import ModuleNet
 from fedglean.models.resnet import resnet8
 from fedglean.models.wide_resnet import wide_resnet
 
@@ -20,13 +21,18 @@ class NetKind:
     """A net under a name.
 
     `smallest` is the image side that still leaves it a pixel after its poolings; `dropout` says
-    that it has a layer which drops.
+    that it has a layer which drops the share that a run says.
     """
 
     net: Net
     summary: str
     smallest: int = 1
     dropout: bool = False
+
+    @property
+    def module(self) -> ModuleNet | None:
+        """The net, if it is a torch module."""
+        return self.net if isinstance(self.net, ModuleNet) else None
 
 
 MODELS: Mapping[str, NetKind] = {

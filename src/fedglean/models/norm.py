@@ -17,6 +17,7 @@ pass over the data, as sums that add up over batches and clients, from which bot
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,8 +27,16 @@ from fedglean.errors import DataError, unknown
 
 MOMENTUM, EPSILON = 0.1, 1e-5
 
-Normaliser = Callable[[str, Tensor, Tensor, Tensor], Tensor]
 Sums = Mapping[str, Tensor]
+
+
+class Normaliser(Protocol):
+    """Normalises the features of a layer; `epsilon` is what keeps a variance from being zero."""
+
+    def __call__(
+        self, name: str, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float = EPSILON, /
+    ) -> Tensor: ...
+
 
 NORMS: dict[str, str] = {
     "static": "batch norm without running averages; statistics for tests are computed afterwards",
@@ -51,42 +60,67 @@ def groups(kind: str, channels: int) -> int:
     return {"instance": channels, "layer": 1}.get(kind, 0)
 
 
-def batch(name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def batch(
+    name: str, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float = EPSILON, /
+) -> Tensor:
     """By the batch's own mean and biased variance, never computed in half precision."""
-    return F.batch_norm(_wide(x), None, None, weight, bias, training=True).to(x.dtype)
+    y = F.batch_norm(_wide(x), None, None, weight, bias, training=True, eps=epsilon)
+    return y.to(x.dtype)
 
 
 def fixed(
-    statistics: Mapping[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor
+    statistics: Mapping[str, Tensor],
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float = EPSILON,
+    /,
 ) -> Tensor:
     """By given statistics: a factor and a summand a channel. `F.batch_norm` is no faster, and
     `vmap` unrolls it.
     """
-    factor = weight * torch.rsqrt(statistics[f"{name}.variance"] + EPSILON)
+    factor = weight * torch.rsqrt(statistics[f"{name}.variance"] + epsilon)
     summand = bias - statistics[f"{name}.mean"] * factor
     shape = (-1, *[1] * (x.dim() - 2))
     return torch.addcmul(summand.reshape(shape), x, factor.reshape(shape)).to(x.dtype)
 
 
-def grouped(kind: str, name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def grouped(
+    kind: str, name: str, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float = EPSILON, /
+) -> Tensor:
     """By the statistics of one image's groups of channels."""
-    return F.group_norm(x, groups(kind, x.shape[1]), weight, bias)
+    return F.group_norm(x, groups(kind, x.shape[1]), weight, bias, epsilon)
 
 
 def running(
-    statistics: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor
+    statistics: dict[str, Tensor],
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float = EPSILON,
+    /,
 ) -> Tensor:
     """`batch`, and the averages in `statistics` move on; PyTorch's rule, with the unbiased
     variance.
     """
-    y, mean, variance = _batch_and_moments(x, weight, bias)
+    y, mean, variance = _batch_and_moments(x, weight, bias, epsilon)
     for entry, new in ((f"{name}.mean", mean), (f"{name}.variance", variance)):
         old = statistics[entry]
         statistics[entry] = (1 - MOMENTUM) * old + MOMENTUM * new.to(old.dtype)
     return y
 
 
-def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def recorded(
+    sums: dict[str, Tensor],
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float = EPSILON,
+    /,
+) -> Tensor:
     """`batch`, and the layer's sums are put into `sums`.
 
     `square` sums the mean square, so that the pooled variance needs nothing that is not a sum;
@@ -94,7 +128,7 @@ def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias
     Bessel's correction of the pooled one needs.
     """
     images, elements = x.shape[0], x.shape[0] * math.prod(x.shape[2:])
-    y, mean, variance = _batch_and_moments(x, weight, bias)
+    y, mean, variance = _batch_and_moments(x, weight, bias, epsilon)
     mean, variance = mean.double(), variance.double()
     sums[f"{name}.mean"] = images * mean
     sums[f"{name}.variance"] = images * variance
@@ -103,7 +137,9 @@ def recorded(sums: dict[str, Tensor], name: str, x: Tensor, weight: Tensor, bias
     return y
 
 
-def _batch_and_moments(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _batch_and_moments(
+    x: Tensor, weight: Tensor, bias: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """`batch`, with each channel's mean and unbiased variance.
 
     They are what batch norm leaves in fresh buffers with momentum 1, much faster than
@@ -112,7 +148,7 @@ def _batch_and_moments(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor,
     """
     wide = _wide(x)
     mean, variance = wide.new_zeros(x.shape[1]), wide.new_zeros(x.shape[1])
-    y = F.batch_norm(wide, mean, variance, weight, bias, training=True, momentum=1.0)
+    y = F.batch_norm(wide, mean, variance, weight, bias, training=True, momentum=1.0, eps=epsilon)
     return y.to(x.dtype), mean, variance
 
 

@@ -165,6 +165,8 @@ class RunFolder:
             )
 
     def _check_unchanged(self, config: Config, seal: str) -> None:
+        if config.names.is_closed_to("MODELS", config.model.name):
+            return  # its file of weights, if it has one, cannot be told
         if seal != fingerprint(config):
             what = f"{self.path}/config.toml" + (f" or {config.use}" if config.use else "")
             raise StorageError(

@@ -1,6 +1,6 @@
 """An experiment's clients as branches of a federation, in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedglean.federation.plan import RunPlan
 from fedglean.federation.states import States
 from fedglean.inputs.images import Images
 from fedglean.method import Method
+from fedglean.models.nets import NetKind, net_of
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.experiment import Experiment
 from fedglean.testing.play import FinalState, play
@@ -24,12 +25,16 @@ RUN = "0123456789abcdef"
 
 @dataclass(frozen=True)
 class BranchWithMethod(Branch):
-    """A branch that has the method itself, which has no name yet under which it could be found."""
+    """A branch that has the method and the nets themselves, for which there may be no names yet."""
 
     method: Method = None  # type: ignore[assignment]
+    net: Callable[[str], NetKind] = net_of
 
     def method_of(self, plan: RunPlan) -> Method:
         return self.method
+
+    def _net(self, name: str) -> NetKind:
+        return self.net(name)
 
 
 def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
@@ -37,11 +42,12 @@ def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
     experiment = with_own_stores(experiment)
     dataset, method = experiment.dataset, experiment.method
     federation, use = experiment.federation, experiment.config.use
-    branches = []
+    branches, net = [], experiment.config.names.net
     for number, pair in enumerate(zip(federation.labelled, federation.unlabelled, strict=True)):
         name, holdings = f"branch {number}", partial(_whatever_the_classes, pair)
+        place = folder / str(number)
         branches.append(
-            BranchWithMethod(number, name, holdings, folder / str(number), use=use, method=method)
+            BranchWithMethod(number, name, holdings, place, use=use, method=method, net=net)
         )
     options = HubOptions(images=folder, branches=len(branches), out=folder)
     shape = dataset.train_images.shape[1:]
@@ -53,9 +59,9 @@ def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
     exchanger = replace(experiment.exchanger, placement=placement)
     final = play(replace(experiment, exchanger=exchanger))
     # The hub knows of the clients' states no more than their versions.
-    kept, net_of = {}, experiment.config.names.net
+    kept = {}
     for client, known in final.kept.items():
-        kept[client] = States(folder / str(client), RUN, client).load(known["version"], net_of)
+        kept[client] = States(folder / str(client), RUN, client).load(known["version"], net)
     return replace(final, kept=kept)
 
 

@@ -20,7 +20,6 @@ from fedglean.testing.checks import CHECKS, ONE_BY_ONE, Check
 from fedglean.testing.trial import Trial
 
 Outcome = Literal["passed", "failed", "failed as expected", "skipped"]
-NAMES = {check.__name__: check for check in CHECKS}
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,20 @@ def check_method(
     taking part), and few epochs: the method is run half a dozen times. `use` is the Python file of
     the model, if it is your own; `expected_failures` has a reason for each check that may fail.
     """
-    expected = _known(expected_failures)
-    trial, results = Trial(method, model, norm, rounds, use), []
-    for name, check in NAMES.items():
+    return results_of(CHECKS, Trial(method, model, norm, rounds, use), expected_failures, on_fail)
+
+
+def results_of(
+    checks: Sequence[Check],
+    trial: Trial,
+    expected_failures: Mapping[str, str] | None,
+    on_fail: Literal["raise", "collect"],
+) -> list[CheckResult]:
+    """What each of these checks comes to."""
+    expected = _known(expected_failures, checks)
+    results = []
+    for check in checks:
+        name = check.__name__
         outcome: Outcome = "passed"
         began, sentence = time.perf_counter(), ""
         try:
@@ -82,11 +92,12 @@ def parametrize_with_checks(
     """
     import pytest
 
-    expected = _known(expected_failures)
+    expected = _known(expected_failures, CHECKS)
     cases = []
     for method in methods:
         trial = Trial(method, **options)
-        for name, check in NAMES.items():
+        for check in CHECKS:
+            name = check.__name__
             marks = [pytest.mark.xfail(reason=expected[name])] if name in expected else []
             run = partial(run_check, check, trial)
             cases.append(pytest.param(run, id=f"{type(method).__name__}-{name}", marks=marks))
@@ -101,8 +112,9 @@ def run_check(check: Check, trial: Trial) -> None:
         check(trial)
 
 
-def _known(expected_failures: Mapping[str, str] | None) -> dict[str, str]:
+def _known(expected_failures: Mapping[str, str] | None, checks: Sequence[Check]) -> dict[str, str]:
+    names = [check.__name__ for check in checks]
     for name in expected_failures or {}:
-        if name not in NAMES:
-            raise unknown("check", name, NAMES)
+        if name not in names:
+            raise unknown("check", name, names)
     return dict(expected_failures or {})

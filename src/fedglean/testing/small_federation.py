@@ -7,17 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
 from fedglean.data.partition import Split
 from fedglean.data.sources import load
 from fedglean.inputs.images import Images
 from fedglean.method import Method
+from fedglean.models.nets import NetKind
 from fedglean.randomness import fold_int, order
 from fedglean.runs.config import configure
 from fedglean.runs.evaluate import Evaluator
-from fedglean.runs.experiment import Experiment, prepare
+from fedglean.runs.experiment import Experiment, prepare_seeds
 from fedglean.testing.engines import variant
 
+#: What a model is called that has no name.
+NAMELESS = "model-under-test"
 #: (labelled, unlabelled) images of the clients; the fourth client's are all of one class.
 CLIENTS = ((0, 0), (0, 1), (1, 0), (4, 6), (0, 7), (12, 0), (5, 18), (11, 29))
 ONE_CLASS = 3
@@ -43,10 +47,12 @@ def small_experiment(
     norm: str = "static",
     rounds: int = 3,
     use: Path | str | None = None,
+    kind: NetKind | None = None,
+    shape: tuple[int, int, int] | None = None,
 ) -> Experiment:
     """The method on `small_split` of the digits, in float64, where rounding hides no mistake.
 
-    No step is recorded.
+    No step is recorded. With a `kind` that is the model, with a `shape` images have it.
     """
     options: dict[str, Any] = {
         "device": "cpu",
@@ -57,9 +63,33 @@ def small_experiment(
         "use": use,
     }
     config = configure("hub-only", data="digits", model=model, norm=norm, rounds=rounds, **options)
-    experiment = prepare(config, small_split(load("digits").train_labels))
+    if kind is not None:
+        models = {**config.names.tables["MODELS"], NAMELESS: kind}
+        names = replace(config.names, tables={**config.names.tables, "MODELS": models})
+        config = replace(config, names=names, model=replace(config.model, name=NAMELESS))
+    dataset = load("digits") if shape is None else _of_shape(load("digits"), shape)
+    split = small_split(dataset.train_labels)
+    (experiment,) = prepare_seeds(config, [config.seed], [split], dataset)
     method.check(experiment.federation.declared, len(experiment.federation.hub))
     return variant(replace(experiment, method=method))
+
+
+def _of_shape(dataset: Dataset, shape: tuple[int, int, int]) -> Dataset:
+    """Every pixel, in every channel, as often as it takes."""
+    channels, height, width = shape
+
+    def stretched(images: Tensor) -> Tensor:
+        rows = torch.arange(height) * images.shape[2] // height
+        columns = torch.arange(width) * images.shape[3] // width
+        return images[:, :, rows][..., columns].expand(-1, channels, -1, -1).contiguous()
+
+    return replace(
+        dataset,
+        train_images=stretched(dataset.train_images),
+        test_images=stretched(dataset.test_images),
+        mean=dataset.mean * channels,
+        std=dataset.std * channels,
+    )
 
 
 def with_false_labels(experiment: Experiment) -> Experiment:

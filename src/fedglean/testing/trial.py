@@ -9,6 +9,7 @@ from unittest import SkipTest
 
 from fedglean.exchange.gate import Envelope
 from fedglean.method import Method, Train
+from fedglean.models.nets import NetKind
 from fedglean.runs.experiment import Experiment
 from fedglean.runs.folder import Progress
 from fedglean.testing.difference import difference
@@ -41,17 +42,23 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A method on the small federation, and the runs that several checks need, played once."""
+    """A method on the small federation, and the runs that several checks need, played once.
+
+    `kind` is the model where it has no name, `shape` that of images which are larger than digits.
+    """
 
     method: Method
     model: str = "cnn"
     norm: str = "static"
     rounds: int = 3
     use: Path | str | None = None
+    kind: NetKind | None = None
+    shape: tuple[int, int, int] | None = None
 
     @cached_property
     def experiment(self) -> Experiment:
-        return small_experiment(self.method, self.model, self.norm, self.rounds, self.use)
+        of_model = self.model, self.norm, self.rounds, self.use, self.kind, self.shape
+        return small_experiment(self.method, *of_model)
 
     @cached_property
     def first_run(self) -> Reference | AssertionError:
