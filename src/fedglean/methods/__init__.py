@@ -31,6 +31,7 @@ from fedglean.methods.rscfed import RSCFed
 from fedglean.methods.sage import Sage
 from fedglean.methods.scaffold import Scaffold
 from fedglean.methods.semifl import SemiFL
+from fedglean.methods.settings import MISMATCH, MLP, iid, on_a_laptop
 from fedglean.methods.supervised import FedAvg, HubTraining
 from fedglean.methods.uda import UDA
 from fedglean.methods.vrl_sgd import VRLSGD
@@ -55,9 +56,7 @@ class Entry:
 
 METHODS: Mapping[str, Entry] = {
     "semifl": Entry(
-        SemiFL,
-        "labels at the hub; alternate fine-tuning there with pseudo-labelled training at "
-        "clients (2022)",
+        SemiFL, "labels at the hub; fine-tuning there, pseudo-labelled training at clients (2022)"
     ),
     "hassle": Entry(
         Hassle, "clients with all, some or no labels; two models that help each other (2023)"
@@ -66,9 +65,7 @@ METHODS: Mapping[str, Entry] = {
         FedSHVR, "labelled and unlabelled classes differ; soft labels, variance reduction (2021)"
     ),
     "fedavg-fixmatch": Entry(
-        FedFixMatch,
-        "labels at clients; FixMatch's loss under FedAvg, labelled by the local or the "
-        "global model (2020)",
+        FedFixMatch, "labels at clients; FixMatch under FedAvg, labelled locally or globally (2020)"
     ),
     "fedsgd-fixmatch": Entry(
         FedSGDFixMatch, "labels at the hub; FixMatch whose gradients meet after every batch (2022)"
@@ -81,30 +78,26 @@ METHODS: Mapping[str, Entry] = {
     ),
     "fed-pseudo": Entry(
         FedSHVR,
-        "labels at clients; FedAvg with hard pseudo-labels that gain weight: Fed-SHVR "
-        "without its own ideas (2021)",
-        {
-            **FedSHVR.defaults,
-            "settings": {
-                "rate": 0.1,
-                "perturb": "noise",
-                "soft_weight": 0.0,
-                "output_weight": 0.0,
-                "correct": False,
-                "normalise": False,
-            },
-        },
+        "labels at clients; FedAvg with pseudo-labels: Fed-SHVR without its ideas (2021)",
+        on_a_laptop(
+            25,
+            MISMATCH,
+            MLP,
+            rate=0.1,
+            perturb="noise",
+            soft_weight=0.0,
+            output_weight=0.0,
+            correct=False,
+            normalise=False,
+        ),
     ),
     "fed-mt": Entry(FedMT, "labels at clients; a mean teacher at each of them under FedAvg (2021)"),
     "fedmatch": Entry(
-        FedMatch,
-        "labels at clients; one part of the weights for them, one for the rest, and clients "
-        "that help (2021)",
+        FedMatch, "labels at clients; weights in two parts, for labels and the rest; helpers (2021)"
     ),
     "fedmatch-hub": Entry(
         FedMatch,
-        "labels at the hub; FedMatch's two parts of the weights, one trained there and one "
-        "at clients (2021)",
+        "labels at the hub; FedMatch's two parts, one for the hub, one for clients (2021)",
         {
             "rounds": 40,
             "settings": {
@@ -121,39 +114,31 @@ METHODS: Mapping[str, Entry] = {
     ),
     "fedmatch-semifl": Entry(
         FedMatchSemiFL,
-        "labels at the hub; what SemiFL compared with as FedMatch: two kernels, FixMatch by "
-        "batch (2022)",
+        "labels at the hub; what SemiFL calls FedMatch: FixMatch with two kernels (2022)",
     ),
     "fedrgd": Entry(
-        FedRGD,
-        "labels at the hub; FixMatch at clients that are averaged in groups, group norm (2020)",
+        FedRGD, "labels at the hub; FixMatch at clients, averaged in groups; group norm (2020)"
     ),
     "rscfed": Entry(
-        RSCFed,
-        "fully labelled and unlabelled clients; a consensus of small subsets, far models "
-        "count less (2022)",
+        RSCFed, "fully labelled and unlabelled clients; a consensus of small subsets (2022)"
     ),
     "fedavg": Entry(FedAvg, "FedAvg on the labels that clients have"),
     "fedavg-all": Entry(
         FedAvg,
         "FedAvg as if every image of every client were labelled: a ceiling",
-        {**FedAvg.defaults, "split": {**FedAvg.defaults["split"], "labels": "all"}},
+        {**FedAvg.defaults, "split": iid("all")},
     ),
     "fedprox": Entry(
         FedProx, "labels at clients; FedAvg with a pull towards the model that was sent (2020)"
     ),
     "fednova": Entry(
-        FedNova,
-        "labels at clients; averages what clients did per step, however many steps each "
-        "took (2020)",
+        FedNova, "labels at clients; averages what clients did per step, however many (2020)"
     ),
     "scaffold": Entry(
-        Scaffold,
-        "labels at clients; corrects every step by how the client differs from the mean (2020)",
+        Scaffold, "labels at clients; steps corrected by how the client differs (2020)"
     ),
     "vrl-sgd": Entry(
-        VRLSGD,
-        "labels at clients; the same correction where all take part with equally many steps (2019)",
+        VRLSGD, "labels at clients; the same correction where all take equally many steps (2019)"
     ),
     "fedavgm": Entry(FedAvgM, "labels at clients; FedAvg with momentum at the hub (2019)"),
     "heterofl": Entry(
@@ -161,8 +146,7 @@ METHODS: Mapping[str, Entry] = {
     ),
     "heterofl-semifl": Entry(
         FedAvgM,
-        "labels at clients; what SemiFL compared with as HeteroFL: full width, equal "
-        "weights, momentum (2022)",
+        "labels at clients; what SemiFL calls HeteroFL: equal weights, momentum (2022)",
         {
             **FedAvgM.defaults,
             "settings": {
@@ -183,44 +167,34 @@ METHODS: Mapping[str, Entry] = {
         PiModel, "one site, no federation; two views of an image get one answer (2017)"
     ),
     "pseudo-labeling": Entry(
-        PseudoLabeling,
-        "one site, no federation; the model's own confident answers are labels (2013)",
+        PseudoLabeling, "one site, no federation; confident answers are labels (2013)"
     ),
     "mean-teacher": Entry(
-        MeanTeacher, "one site, no federation; the average of past weights teaches the model (2017)"
+        MeanTeacher, "one site, no federation; the average of past weights teaches (2017)"
     ),
     "mixmatch": Entry(
-        MixMatch,
-        "one site, no federation; guessed labels, and all images mixed with one another (2019)",
+        MixMatch, "one site, no federation; guessed labels, and all images mixed (2019)"
     ),
     "uda": Entry(
-        UDA, "one site, no federation; strong views learn the sharpened answer to weak ones (2020)"
+        UDA, "one site, no federation; strong views learn weak ones' sharpened answer (2020)"
     ),
     "remixmatch": Entry(
-        ReMixMatch,
-        "one site, no federation; MixMatch with aligned guesses, strong views and rotations (2020)",
+        ReMixMatch, "one site, no federation; MixMatch, aligned guesses, rotations (2020)"
     ),
     "fixmatch": Entry(
         FixMatch,
-        "one site, no federation; strong views learn the confident answer to weak ones (2020)",
+        "one site, no federation; strong views learn weak ones' confident answer (2020)",
         aliases=("fixmatch-hub",),
     ),
-    "fl2": Entry(
-        FL2,
-        "few labels at the hub; adaptive thresholds, flat minima, clients that still learn "
-        "count more (2024)",
-    ),
+    "fl2": Entry(FL2, "few labels at the hub; adaptive thresholds, flat minima (2024)"),
     "sage": Entry(
         Sage, "labels at clients; local pseudo-labels softly corrected by the global model (2025)"
     ),
     "proxyfl": Entry(
-        ProxyFL,
-        "labels at clients; tuned class proxies, and a contrast for images of which no "
-        "model is sure (2026)",
+        ProxyFL, "labels at clients; tuned class proxies, a contrast where no model is sure (2026)"
     ),
     "cbafed": Entry(
-        CBAFed,
-        "fully labelled and unlabelled clients; class-balanced thresholds, residual weights (2023)",
+        CBAFed, "fully labelled and unlabelled clients; class-balanced thresholds (2023)"
     ),
     "hub-only": Entry(
         HubTraining,
@@ -230,6 +204,6 @@ METHODS: Mapping[str, Entry] = {
     "hub-all": Entry(
         HubTraining,
         "all images labelled at the hub, no federation: a ceiling",
-        {"rounds": 40, "split": {"labels": "all-hub"}, "settings": {"epochs": 1, "batch": 50}},
+        on_a_laptop(40, {"labels": "all-hub"}, epochs=1, batch=50),
     ),
 }

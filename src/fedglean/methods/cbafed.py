@@ -22,22 +22,10 @@ from torch import Tensor
 
 from fedglean.inputs.images import Images
 from fedglean.losses import moving_average, one_hot
-from fedglean.method import (
-    Ask,
-    Expect,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Predict,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Expect, Hub, MakeModel, Me, Method, Predict, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, needs_labels_at_clients, supervised, with_statistics
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.settings import WithSGD, iid, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.tree import Record, State, Tree
 

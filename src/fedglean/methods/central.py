@@ -22,22 +22,10 @@ from torch import Tensor
 
 from fedglean.errors import ConfigError
 from fedglean.losses import moving_average
-from fedglean.method import (
-    Ask,
-    Batch,
-    Declared,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Declared, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, with_statistics
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.common import with_statistics
+from fedglean.methods.settings import WithSGD, iid, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import standard_step
 from fedglean.tree import Record, State, Tree

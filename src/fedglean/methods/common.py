@@ -1,6 +1,6 @@
-"""Exchanges, checks and streams that several methods share."""
+"""Exchanges and streams that several methods share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,17 +8,14 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
-from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy
 from fedglean.method import (
     Ask,
     Batch,
     ClientFunction,
-    Declared,
     Expect,
     Hub,
     Me,
-    Method,
     Statistics,
     Stream,
     Upload,
@@ -26,28 +23,11 @@ from fedglean.method import (
 )
 from fedglean.models import Model
 from fedglean.models.norm import lowest
-from fedglean.optimiser import Optimiser
 from fedglean.randomness import fold_int, uniform
 from fedglean.tree import Record, State, Tree
 
 #: One model, or several by name.
 Models = TypeVar("Models", Model, dict[str, Model])
-
-
-class WithSGD:
-    """A method whose steps are SGD's, with what its settings say of momentum, decay and clip."""
-
-    optimiser: Callable[..., Optimiser]
-    rate: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    decay: float = 0.0
-    clip: float | None = None
-
-    @property
-    def sgd(self) -> Optimiser:
-        nesterov = self.nesterov and self.momentum > 0
-        return self.optimiser(self.rate, self.momentum, nesterov, self.decay, self.clip)
 
 
 @dataclass(frozen=True)
@@ -69,31 +49,6 @@ class ModelAndVelocity(State):
 def supervised(model: Model, batch: Batch, frozen: Tree) -> Tensor:
     """Cross-entropy on labelled images."""
     return cross_entropy(model(batch.labelled.images), batch.labelled.label)
-
-
-def needs_labels_at_clients(title: str, instead: str = "hub-only") -> Any:
-    """The `check` of a method that nobody but clients with labels can teach."""
-
-    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
-        if not any(client.labelled for client in clients):
-            raise ConfigError(
-                f"{title} needs clients with labels; '{instead}' works with labels at the hub alone"
-            )
-
-    return check
-
-
-def needs_labels_at_hub(title: str, instead: str) -> Any:
-    """The `check` of a method that the hub's labels teach."""
-
-    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
-        if hub_labels == 0:
-            raise ConfigError(
-                f"{title} needs labelled images at the hub; '{instead}' works with labels at the "
-                "clients"
-            )
-
-    return check
 
 
 def epochs_in_time(me: Me, epochs: int, stragglers: float) -> int:

@@ -12,19 +12,23 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import lanes, pseudo_label_loss
-from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
 from fedglean.methods.common import (
     ModelAndMemory,
-    WithSGD,
     fedavg_round,
-    needs_labels_at_clients,
-    needs_labels_at_hub,
     streams_and_steps,
     supervised,
     with_statistics,
 )
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.settings import (
+    WithSGD,
+    iid,
+    needs_labels_at_clients,
+    needs_labels_at_hub,
+    on_a_laptop,
+    setting,
+)
 from fedglean.models import Model
 from fedglean.optimiser import SGD, cosine
 from fedglean.tree import Record, Tree

@@ -17,10 +17,17 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import consistency, moving_average, ramp
-from fedglean.method import Batch, Hub, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Batch, Hub, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, fedavg_round, needs_labels_at_clients, supervised
-from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
+from fedglean.methods.common import fedavg_round, supervised
+from fedglean.methods.settings import (
+    MISMATCH,
+    MLP,
+    WithSGD,
+    needs_labels_at_clients,
+    on_a_laptop,
+    setting,
+)
 from fedglean.models import Model
 from fedglean.optimiser import standard_step
 from fedglean.tree import Record, Tree

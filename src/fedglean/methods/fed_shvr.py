@@ -35,11 +35,10 @@ from fedglean.method import (
     Stream,
     Train,
     Upload,
-    setting,
     together,
 )
-from fedglean.methods.common import needs_labels_at_clients, with_statistics
-from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
+from fedglean.methods.common import with_statistics
+from fedglean.methods.settings import MISMATCH, MLP, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.models.norm import lowest
 from fedglean.optimiser import SGD

@@ -11,17 +11,10 @@ its models all have the full width.
 from dataclasses import dataclass
 
 from fedglean import tree
-from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    ModelAndVelocity,
-    WithSGD,
-    needs_labels_at_clients,
-    supervised,
-    with_momentum,
-    with_statistics,
-)
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.common import ModelAndVelocity, supervised, with_momentum, with_statistics
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.optimiser import cosine
 from fedglean.tree import Record
 

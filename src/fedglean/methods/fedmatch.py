@@ -38,12 +38,11 @@ from fedglean.method import (
     Stream,
     Train,
     Upload,
-    setting,
     together,
 )
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, supervised, with_statistics
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.settings import WithSGD, iid, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import standard_step
 from fedglean.randomness import key, uniform

@@ -20,29 +20,11 @@ from torch.func import grad_and_value
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.losses import lanes, pseudo_label_loss
-from fedglean.method import (
-    Ask,
-    Batch,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Predict,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Predict, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    WithSGD,
-    needs_labels_at_hub,
-    supervised,
-    with_momentum,
-    with_statistics,
-)
+from fedglean.methods.common import supervised, with_momentum, with_statistics
 from fedglean.methods.fedmatch import refuse_running_averages, total
-from fedglean.methods.settings import on_a_laptop
+from fedglean.methods.settings import WithSGD, needs_labels_at_hub, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import clip_to_norm, cosine, standard_step
 from fedglean.tree import Record, State, Tree

@@ -18,30 +18,16 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.errors import ConfigError
-from fedglean.method import (
-    Ask,
-    Batch,
-    Expect,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Expect, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
 from fedglean.methods.common import (
     ModelAndVelocity,
-    WithSGD,
     epochs_in_time,
-    needs_labels_at_clients,
     supervised,
     with_momentum,
     with_statistics,
 )
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import cosine, standard_step
 from fedglean.tree import Record, Tree

@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedglean.losses import squared_distance
-from fedglean.method import Batch, Hub, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Batch, Hub, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    WithSGD,
-    epochs_in_time,
-    fedavg_round,
-    needs_labels_at_clients,
-    supervised,
-)
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.common import epochs_in_time, fedavg_round, supervised
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import cosine
 from fedglean.tree import Record, Tree

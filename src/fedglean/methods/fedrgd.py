@@ -32,12 +32,11 @@ from fedglean.method import (
     Stream,
     Train,
     Upload,
-    setting,
     together,
 )
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, needs_labels_at_hub, supervised, with_statistics
-from fedglean.methods.settings import on_a_laptop
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.settings import WithSGD, needs_labels_at_hub, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.tree import Record, State, Tree
 

@@ -10,10 +10,17 @@ one joins in the second. Clients weigh by the images that they trained on.
 
 from dataclasses import dataclass
 
-from fedglean.method import Hub, Me, Method, Predict, Stream, Train, Upload, setting
+from fedglean.method import Hub, Me, Method, Predict, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, fedavg_round, needs_labels_at_clients, supervised
-from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
+from fedglean.methods.common import fedavg_round, supervised
+from fedglean.methods.settings import (
+    MISMATCH,
+    MLP,
+    WithSGD,
+    needs_labels_at_clients,
+    on_a_laptop,
+    setting,
+)
 from fedglean.tree import Record
 
 

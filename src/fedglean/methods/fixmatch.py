@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedglean.losses import cross_entropy, jointly, pseudo_label_loss
-from fedglean.method import Batch, setting
+from fedglean.method import Batch
 from fedglean.methods import settings
 from fedglean.methods.central import Central
+from fedglean.methods.settings import setting
 from fedglean.models import Model
 from fedglean.tree import Tree
 

@@ -24,28 +24,10 @@ from torch.func import grad
 
 from fedglean import tree
 from fedglean.losses import cross_entropy, masked_cross_entropy
-from fedglean.method import (
-    Ask,
-    Batch,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Predict,
-    Stream,
-    Train,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Predict, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    WithSGD,
-    needs_labels_at_hub,
-    supervised,
-    with_momentum,
-    with_statistics,
-)
-from fedglean.methods.settings import on_a_laptop
+from fedglean.methods.common import supervised, with_momentum, with_statistics
+from fedglean.methods.settings import WithSGD, needs_labels_at_hub, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import cosine
 from fedglean.tree import Record, State, Tree

@@ -33,11 +33,10 @@ from fedglean.method import (
     Stream,
     Train,
     Upload,
-    setting,
 )
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, needs_labels_at_clients, with_statistics
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.common import with_statistics
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.randomness import fold_int
 from fedglean.tree import Record, Tree

@@ -29,14 +29,9 @@ from torch.func import grad
 
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, moving_average, one_hot
-from fedglean.method import Ask, Batch, Expect, Hub, MakeModel, Me, Method, Train, Upload, setting
+from fedglean.method import Ask, Batch, Expect, Hub, MakeModel, Me, Method, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    WithSGD,
-    needs_labels_at_clients,
-    streams_and_steps,
-    with_statistics,
-)
+from fedglean.methods.common import streams_and_steps, with_statistics
 from fedglean.methods.proxies import (
     classified,
     contrast,
@@ -46,7 +41,7 @@ from fedglean.methods.proxies import (
     widest_gap,
     with_projections,
 )
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.settings import WithSGD, iid, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import standard_step
 from fedglean.randomness import fold_int, order

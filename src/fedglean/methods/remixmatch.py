@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedglean.errors import ConfigError
 from fedglean.losses import cross_entropy, mix, moving_average, one_hot, ramp, sharpen
-from fedglean.method import Batch, Me, setting
+from fedglean.method import Batch, Me
 from fedglean.methods import settings
 from fedglean.methods.central import Central
+from fedglean.methods.settings import setting
 from fedglean.models import Model
 from fedglean.randomness import Key, bits, fold
 from fedglean.tree import Record, Tree

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import consistency, moving_average
-from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import needs_labels_at_clients, supervised, with_statistics
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.settings import iid, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, standard_step
 from fedglean.tree import Record, Tree

@@ -21,15 +21,10 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import cross_entropy, jointly, masked_cross_entropy, one_hot
-from fedglean.method import Batch, Hub, Me, Method, Train, Upload, setting
+from fedglean.method import Batch, Hub, Me, Method, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    WithSGD,
-    fedavg_round,
-    needs_labels_at_clients,
-    streams_and_steps,
-)
-from fedglean.methods.settings import iid, on_a_laptop
+from fedglean.methods.common import fedavg_round, streams_and_steps
+from fedglean.methods.settings import WithSGD, iid, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.tree import Record, Tree
 

@@ -15,22 +15,10 @@ is admitted: c stays the mean of the c_k.
 from dataclasses import dataclass, replace
 
 from fedglean import tree
-from fedglean.method import (
-    Ask,
-    Expect,
-    Hub,
-    MakeModel,
-    Me,
-    Method,
-    Stream,
-    Train,
-    Trained,
-    Upload,
-    setting,
-)
+from fedglean.method import Ask, Expect, Hub, MakeModel, Me, Method, Stream, Train, Trained, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, needs_labels_at_clients, supervised, with_statistics
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.common import supervised, with_statistics
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.tree import Record, State, Tree
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.losses import cross_entropy, lanes, mix_ratio
 from fedglean.method import Ask, Batch, Hub, Me, Method, Predict, Stream, Train, Upload, setting
-from fedglean.methods.common import needs_labels_at_hub, supervised, with_momentum, with_statistics
+from fedglean.methods.common import supervised, with_momentum, with_statistics
+from fedglean.methods.settings import needs_labels_at_hub
 from fedglean.models import Model
 from fedglean.optimiser import Optimiser, cosine
 from fedglean.tree import Record, State, Tree

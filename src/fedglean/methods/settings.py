@@ -1,9 +1,12 @@
-"""Settings and defaults that many methods share: one place for their bounds and their help."""
+"""What many methods declare alike: defaults, what they need, settings with bounds and help."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedglean.method import setting
+from fedglean.errors import ConfigError
+from fedglean.method import Declared, Method
+from fedglean.method import setting as setting
+from fedglean.optimiser import Optimiser
 
 
 def iid(labels: str, clients: int = 10) -> dict[str, Any]:
@@ -27,6 +30,47 @@ def on_a_laptop(
     """`defaults` of a method: a configuration that shows within minutes what it can do."""
     parts = {"rounds": rounds, "split": split, "model": model, "settings": settings}
     return {name: part for name, part in parts.items() if part}
+
+
+def needs_labels_at_clients(title: str, instead: str = "hub-only") -> Any:
+    """The `check` of a method that nobody but clients with labels can teach."""
+
+    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
+        if not any(client.labelled for client in clients):
+            raise ConfigError(
+                f"{title} needs clients with labels; '{instead}' works with labels at the hub alone"
+            )
+
+    return check
+
+
+def needs_labels_at_hub(title: str, instead: str) -> Any:
+    """The `check` of a method that the hub's labels teach."""
+
+    def check(self: Method, clients: Sequence[Declared], hub_labels: int) -> None:
+        if hub_labels == 0:
+            raise ConfigError(
+                f"{title} needs labelled images at the hub; '{instead}' works with labels at the "
+                "clients"
+            )
+
+    return check
+
+
+class WithSGD:
+    """A method whose steps are SGD's, with what its settings say of momentum, decay and clip."""
+
+    optimiser: Callable[..., Optimiser]
+    rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+    clip: float | None = None
+
+    @property
+    def sgd(self) -> Optimiser:
+        nesterov = self.nesterov and self.momentum > 0
+        return self.optimiser(self.rate, self.momentum, nesterov, self.decay, self.clip)
 
 
 def share(default: float, help: str) -> Any:

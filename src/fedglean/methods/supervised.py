@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 
-from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import (
-    ModelAndMemory,
+from fedglean.methods.common import ModelAndMemory, supervised, with_statistics
+from fedglean.methods.settings import (
+    MISMATCH,
+    MLP,
     WithSGD,
     needs_labels_at_clients,
     needs_labels_at_hub,
-    supervised,
-    with_statistics,
+    on_a_laptop,
+    setting,
 )
-from fedglean.methods.settings import MISMATCH, MLP, on_a_laptop
 from fedglean.optimiser import cosine
 from fedglean.tree import Record
 

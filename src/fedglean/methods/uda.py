@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from fedglean.losses import jointly, masked_cross_entropy
-from fedglean.method import Batch, setting
+from fedglean.method import Batch
 from fedglean.methods import settings
 from fedglean.methods.central import Central
+from fedglean.methods.settings import setting
 from fedglean.models import Model
 from fedglean.tree import Tree
 

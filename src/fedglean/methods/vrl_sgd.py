@@ -13,11 +13,11 @@ images and clients count for nothing but the test statistics of static batch nor
 from dataclasses import dataclass
 
 from fedglean import tree
-from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload, setting
+from fedglean.method import Ask, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods import settings
-from fedglean.methods.common import WithSGD, needs_labels_at_clients, supervised, with_statistics
+from fedglean.methods.common import supervised, with_statistics
 from fedglean.methods.scaffold import ModelAndControl, train_corrected
-from fedglean.methods.settings import SKEWED, on_a_laptop
+from fedglean.methods.settings import SKEWED, WithSGD, needs_labels_at_clients, on_a_laptop, setting
 from fedglean.tree import Record
 
 
