@@ -32,11 +32,9 @@ def test_an_address_that_is_taken_is_not_the_hubs_own_link(tmp_path: Path) -> No
 
 
 def test_keys_are_for_their_owner_alone_and_are_not_overwritten(tmp_path: Path) -> None:
-    keys, public = (
-        make_hub_keys(tmp_path / "hub", ["hub.example.org", "10.0.0.7"]),
-        make_branch_key(tmp_path / "b" / "branch.key"),
-    )
-    for secret in (keys.key, tmp_path / "b" / "branch.key"):
+    make_hub_keys(tmp_path / "hub", ["hub.example.org", "10.0.0.7"])
+    public = make_branch_key(tmp_path / "b" / "branch.key")
+    for secret in (tmp_path / "hub" / "server.key", tmp_path / "b" / "branch.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
     with pytest.raises(StorageError, match="not overwritten"):
@@ -67,7 +65,7 @@ def test_a_certificate_is_made_for_hosts_alone(tmp_path: Path, host: str) -> Non
 
 
 def test_flowers_commands_are_protected_unless_asked_otherwise(tmp_path: Path) -> None:
-    keys = make_hub_keys(tmp_path / "keys", ["localhost"]).folder
+    keys = make_hub_keys(tmp_path / "keys", ["localhost"]).parent
     make_branch_key(keys / "branch.key")
     link = superlink_command(options(tmp_path, keys), tmp_path / "state.db")
     assert (

@@ -26,7 +26,7 @@ from fedglean.engine.clients import Deliver
 from fedglean.federation.flower.processes import FlowerCommands
 from fedglean.federation.flower.start_branch import supernode_command
 from fedglean.federation.flower.start_hub import superlink_command
-from fedglean.federation.keys import HubKeys, make_branch_key, make_hub_keys
+from fedglean.federation.keys import make_branch_key, make_hub_keys
 from fedglean.runs.config import configure
 from fedglean.runs.deploy_options import Address, BranchOptions, HubOptions
 from fedglean.runs.experiment import prepare
@@ -344,17 +344,17 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
     expired = make_hub_keys(folder / "expired", ["127.0.0.1"], days=-1)
     make_branch_key(folder / "branch.key")
     ports = {keys: Address("127.0.0.1", _free_port()) for keys in (good, expired)}
-    tries: dict[str, tuple[HubKeys, Path | None, str]] = {
-        "a key that was not admitted": (good, good.authority, "could not be activated|activat"),
-        "another authority": (good, expired.authority, "(?i)ssl|certificate"),
+    tries: dict[str, tuple[Path, Path | None, str]] = {
+        "a key that was not admitted": (good, good, "could not be activated|activat"),
+        "another authority": (good, expired, "(?i)ssl|certificate"),
         "no TLS": (good, None, "(?i)disconnected|connection|protocol"),
-        "an expired certificate": (expired, expired.authority, "(?i)ssl|certificate"),
+        "an expired certificate": (expired, expired, "(?i)ssl|certificate"),
     }
     with ExitStack() as stack:
         for keys, address in ports.items():
-            home = folder / "links" / keys.folder.name
+            home = folder / "links" / keys.parent.name
             home.mkdir(parents=True)
-            options = HubOptions(folder, 1, home, str(address), keys.folder)
+            options = HubOptions(folder, 1, home, str(address), keys.parent)
             command = superlink_command(options, home / "state.db")
             stack.enter_context(FlowerCommands(home).start(command, home / "link.log"))
         for address in ports.values():
@@ -386,7 +386,7 @@ def test_nobody_is_let_in_without_an_admitted_key_and_the_hubs_certificate(folde
         refused = (folder / "links" / "good" / "link.log").read_text()
     assert refused.count("No SuperNode found with the given public key") == 1
     for keys in ports:
-        with closing(sqlite3.connect(folder / "links" / keys.folder.name / "state.db")) as database:
+        with closing(sqlite3.connect(folder / "links" / keys.parent.name / "state.db")) as database:
             assert database.execute("select count(*) from node").fetchone() == (0,)
 
 

@@ -32,10 +32,7 @@ def digest_of_place(place: str) -> str:
 
 
 def is_trusted(digest: str) -> bool:
-    """Whether this user has run or allowed code of that digest.
-
-    A list that others may write to says nothing.
-    """
+    """Whether this user has run or allowed that code; a list that others may write says nothing."""
     try:
         about = _list().stat()
         if os.name == "posix" and (about.st_uid != os.getuid() or about.st_mode & 0o022):

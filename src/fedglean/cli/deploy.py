@@ -112,7 +112,7 @@ def deploy_keys(
     from fedglean.federation.keys import make_branch_key, make_hub_keys
 
     if hub:
-        authority = make_hub_keys(folder, hub).authority
+        authority = make_hub_keys(folder, hub)
         print(f"give this file to every branch, as ca.crt in its keys: {authority}")
     else:
         print(f"give this file to the hub, for --admit: {make_branch_key(folder / 'branch.key')}")

@@ -54,10 +54,7 @@ def settled(device: torch.device, threads: int, deterministic: bool) -> Iterator
 
 
 def settle(device: torch.device, threads: int, deterministic: bool) -> None:
-    """Set threads, what becomes of freed memory, and which kernels CUDA may choose.
-
-    For good, in a process that does nothing else.
-    """
+    """Set threads, what becomes of freed memory, and which kernels CUDA may choose, for good."""
     torch.set_num_threads(threads)
     _set_allocator(_KEEPING)
     if device.type == "cuda":

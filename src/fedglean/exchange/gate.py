@@ -244,10 +244,8 @@ class Gate:
             return
         expected = self.expected.get(name)
         moved = float(row.abs().max()) if expected else _length(form.judged(row) - form.origin)
-        if not math.isfinite(moved) and (path := _not_finite(leaves)):
-            raise Refused(f"'{name}' at {path} is not finite")
-        if math.isnan(moved) and (path := _negative_variance(leaves)):
-            raise Refused(f"'{name}' at {path} is a negative variance")
+        if not math.isfinite(moved):
+            _check_numbers(name, leaves)
         if expected:
             expected.check(name, row, max(1, declared.total))
         elif moved > (limit := self.stretch * (1 + form.norm)):
@@ -266,18 +264,13 @@ def _is_variance(path: str) -> bool:
     return path.endswith(".variance")
 
 
-def _negative_variance(leaves: Mapping[str, Tensor]) -> str | None:
-    for path, leaf in leaves.items():
-        if _is_variance(path) and bool((leaf < 0).any()):
-            return path
-    return None
-
-
-def _not_finite(leaves: Mapping[str, Tensor]) -> str | None:
+def _check_numbers(name: str, leaves: Mapping[str, Tensor]) -> None:
+    """Say which leaf it is that makes a distance infinite, if it is one alone."""
     for path, leaf in leaves.items():
         if not bool(torch.isfinite(leaf).all()):
-            return path
-    return None
+            raise Refused(f"'{name}' at {path} is not finite")
+        if _is_variance(path) and bool((leaf < 0).any()):
+            raise Refused(f"'{name}' at {path} is a negative variance")
 
 
 def _check_weight(name: str, weight: Any, form: Form, limit: float) -> None:

@@ -78,10 +78,7 @@ class Branch:
         return self._names.net(name)
 
     def _reply(self, round: int, ask: int, work: Callable[[], bytes]) -> bytes:
-        """What goes wrong is told to the hub, but not in words that may name this branch's files.
-
-        Those are logged.
-        """
+        """Tell the hub what goes wrong, but in no words that may name this branch's files."""
         where = f"round {round}: branch {self.number} could not answer"
         try:
             return work()

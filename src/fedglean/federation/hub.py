@@ -43,10 +43,7 @@ Tell = Callable[[str], None]
 
 
 def serve(carrier: Carrier, out: Path) -> None:
-    """The hub of a run folder, as its options and configuration say.
-
-    What it tells is appended to the journal beside them.
-    """
+    """The hub of a run folder; what it tells is appended to the journal beside its options."""
     folder = HubOptions.path(out).parent
     with open(folder / "journal.jsonl", "a", encoding="utf-8") as file:
         hold(file)

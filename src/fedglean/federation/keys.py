@@ -9,7 +9,6 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -31,35 +30,15 @@ from fedglean.sealed import make_folder
 DAYS = 825
 
 
-@dataclass(frozen=True)
-class HubKeys:
-    """The files of a hub. `authority` goes to every branch."""
+def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> Path:
+    """The authority of a certificate for the names under which branches reach the hub.
 
-    folder: Path
-
-    @property
-    def authority(self) -> Path:
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        return self.folder / "server.key"
-
-
-def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKeys:
-    """An authority that signs one certificate, for the names under which branches reach the hub.
-
-    The hub's own machine reaches it as 127.0.0.1.
-
-    The authority's own key is forgotten: a new certificate means a new authority.
+    The hub's own machine reaches it as 127.0.0.1. The authority's own key is forgotten: a new
+    certificate means a new authority.
     """
     names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
     signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    keys, authority = HubKeys(folder), _name("fedglean authority")
+    authority = _name("fedglean authority")
     root = (
         _builder(authority, authority, signer, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -74,10 +53,10 @@ def make_hub_keys(folder: Path, hosts: Sequence[str], days: int = DAYS) -> HubKe
         .sign(signer, hashes.SHA256())
     )
     private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _put(keys.key, private, secret=True)
-    _put(keys.certificate, server.public_bytes(Encoding.PEM))
-    _put(keys.authority, root.public_bytes(Encoding.PEM))
-    return keys
+    _put(folder / "server.key", private, secret=True)
+    _put(folder / "server.pem", server.public_bytes(Encoding.PEM))
+    _put(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    return folder / "ca.crt"
 
 
 def make_branch_key(path: Path) -> Path:

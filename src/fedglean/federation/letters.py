@@ -152,10 +152,7 @@ def read(
 
 
 def read_answer(content: bytes, limit: int) -> tuple[Answer, Upload | None]:
-    """A branch's answer, which holds tensors by name and no model.
-
-    What those mean, the hub knows from what it asked.
-    """
+    """A branch's answer: tensors by name and no model; what they mean, the hub has asked for."""
     answer, body = read(Answer, content, limit)
     if not answer.uploads:
         return answer, None

@@ -150,10 +150,7 @@ class Mailbox:
         return found
 
     def _look(self) -> None:
-        """See who is here, and who has answered at last.
-
-        What a node was asked before its last start it does not owe.
-        """
+        """See who is here, and who has answered at last; who was started anew owes nothing."""
         self.nodes.look()
         for name, sent in list(self.owed.items()):
             if self._has_lost(sent) or list(self.carrier.answers(name)):

@@ -54,10 +54,7 @@ class RunPlan:
         )
 
     def make_method(self, names: Names) -> Method:
-        """The method, its settings checked as those of a user are.
-
-        Code is never sent: the names are those of this side.
-        """
+        """The method by this side's names, its settings checked as a user's; no code is sent."""
         layer = {"settings": self.settings, "strong": self.strong}
         config = resolve(self.method, layer, names=names)
         if not set(self.additions) <= set(_additions(config)):

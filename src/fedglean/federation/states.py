@@ -37,10 +37,7 @@ class States:
         self.folder = folder / run / str(branch)
 
     def load(self, version: str, net: Callable[[str], NetKind] = net_of) -> Tree:
-        """The state of that version; None where the hub names none.
-
-        `net` is what models' names mean.
-        """
+        """The state of that version, if there is any; `net` is what models' names mean."""
         if not version:
             return None
         path = self._path(version)

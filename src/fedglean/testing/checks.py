@@ -305,10 +305,7 @@ def _name(training: Train) -> str:
 
 
 def _captured(function: Any) -> Iterator[Any]:
-    """What a function brings along beside its arguments.
-
-    A bound method's object is the method, which is checked.
-    """
+    """What a function brings along beside its arguments, but for the method, which is checked."""
     if isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())
         yield from _captured(function.func)

@@ -14,10 +14,7 @@ SMALLEST = 1e-3
 
 
 def difference(a: Tree, b: Tree, tolerance: float = 0.0) -> str | None:
-    """What differs first, or None.
-
-    The tolerance is relative to a leaf's largest entry; 0 means bit by bit.
-    """
+    """What differs first by more than a tolerance, relative to a leaf's largest entry, if any."""
     shape, ours = tree.encode(tree.map(_as_tensor, a))
     other_shape, theirs = tree.encode(tree.map(_as_tensor, b))
     if ours.keys() != theirs.keys():

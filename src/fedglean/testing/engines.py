@@ -36,10 +36,7 @@ def variant(
     deliver: Deliver | None = None,
     **changes: Any,
 ) -> Experiment:
-    """The experiment under another executor or placement.
-
-    A step is recorded once it was taken so often. Changes are those of the exchanger.
-    """
+    """The experiment under another executor or placement; changes are those of the exchanger."""
     old = experiment.executor
     new = executor(replace(old.setting, record_after=record_after))
     observed = changes.get("observe", experiment.exchanger.observe) is not None

@@ -48,10 +48,7 @@ def play(
     between: Callable[[Progress], Progress] = lambda progress: progress,
     begin: Progress | None = None,
 ) -> FinalState:
-    """All rounds and what follows the last one, or those after `begin`.
-
-    `between` may change the progress.
-    """
+    """All rounds and what follows the last, or those after `begin`; `between` changes progress."""
     progress = begin or Progress(0, experiment.start(), ClientStates(), [])
     for number in range(progress.done + 1, experiment.config.rounds + 2):
         state, before = progress.state, through_bytes(progress.state)

@@ -119,10 +119,7 @@ def with_false_test_set(experiment: Experiment) -> Experiment:
 
 
 def with_own_stores(experiment: Experiment) -> Experiment:
-    """Every party has a store of its own images alone, as at a real branch.
-
-    Nobody watches its guesses, which name places in it.
-    """
+    """Every party has a store of its own images alone; none watches guesses, which name places."""
     old = experiment.federation
     labelled, unlabelled = [], []
     for pair in zip(old.labelled, old.unlabelled, strict=True):

@@ -32,10 +32,7 @@ from fedglean.sealed import locked, make_folder, write_whole
 
 
 def run_hub(config: Config, options: HubOptions, show: Show, on_round: OnRound) -> int:
-    """Start a SuperLink, let the branches in, and follow the run to its end: its exit code.
-
-    Without branches the hub trains alone, in this process.
-    """
+    """Start a SuperLink and follow the run to its exit code; without branches, train here."""
     if options.branches:
         need_flower()
     roster_of(hub_config(config, options.images), options)
