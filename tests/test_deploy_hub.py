@@ -365,7 +365,7 @@ def test_a_hub_does_not_go_on_with_other_images(root: Path, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         federated(grid, plan, lambda sentence: None)
     (images / "hub" / "0" / "0.png").unlink()
-    with pytest.raises(DataError, match="not those that the split was made from"):
+    with pytest.raises(DataError, match="not those of the split"):
         federated(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None)
     shutil.copy(root / "hub" / "0" / "0.png", images / "hub" / "0")
     assert federated(LocalGrid(branches(root, tmp_path)), plan, lambda sentence: None).history[-1][

@@ -207,7 +207,7 @@ def test_a_folder_that_would_be_passed_over_for_its_name_is_refused(
 @pytest.mark.parametrize("link", ["clients/east", "clients/north/2023", "hub/cat/9.png"])
 def test_a_link_to_what_is_not_there_is_refused(link: str, root: Path) -> None:
     (root / link).symlink_to("/not/mounted")
-    refused(root, f"{link} is a link to something that does not exist; repair or remove it")
+    refused(root, f"{link} is a link that leads nowhere")
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_transparent_colour_of_a_palette_is_seen_on_white(tmp_path: Path) -> N
 def test_images_without_any_contrast_teach_nothing(tmp_path: Path) -> None:
     for place in ("hub/a", "hub/b", "clients/x", "test/a", "test/b"):
         paint(tmp_path / place / "i.png", 7)
-    refused(tmp_path, "all pixels of all training images in .* are the same")
+    refused(tmp_path, "all training pixels in .* are the same")
 
 
 def test_links_to_folders_are_followed_but_not_for_ever(
@@ -319,7 +319,7 @@ def test_a_class_that_is_written_otherwise_at_a_client_is_refused(
 ) -> None:
     for place in (f"hub/{written}", f"clients/x/{at_client}", f"test/{written}"):
         paint(tmp_path / place / "0.png", len(place))
-    refused(tmp_path, f"is spelt differently from the class '{written}'")
+    refused(tmp_path, f"must be spelt like the class '{written}'")
 
 
 def test_a_class_that_the_test_set_lacks_is_refused(root: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_class_that_the_test_set_lacks_is_refused(root: Path) -> None:
 
 def test_a_test_class_that_nobody_knows_is_refused(root: Path) -> None:
     paint(root / "test" / "bird" / "a.png", 1)
-    refused(root, "bird is not one of the classes cat, dog")
+    refused(root, "bird is none of the classes cat, dog")
 
 
 def test_no_labelled_image_anywhere_is_refused(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
         {"hub_images": np.zeros((2, 16, 16), np.uint8)},
         "hub_images are 1 x 16 x 16, but test_images are 1 x 16 x 24",
     ),
-    "count": ({"hub_labels": np.array([0])}, "hub_labels is int64 of shape .* expected 2 integers"),
+    "count": ({"hub_labels": np.array([0])}, "hub_labels is int64 of .*, not 2 integers"),
     "fractions": ({"client_ids": np.array([0.0, 1, 1, 1])}, "client_ids is float64"),
     "unknown at the hub": (
         {"hub_labels": np.array([0, -1])},
@@ -451,10 +451,7 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "below unknown": ({"client_labels": np.array([-2, 0, 0, 0])}, "client_labels has the label -2"),
     "names": ({"classes": np.array(["cat"])}, "classes has 1 names, but there is a label 1"),
     "test": ({"test_labels": np.array([0, 0])}, "has no images of the class '1'"),
-    "misspelt": (
-        {"client_label": np.zeros(4, int)},
-        "has an unknown array 'client_label'; remove it",
-    ),
+    "misspelt": ({"client_label": np.zeros(4, int)}, "has an unknown array 'client_label'; known"),
     "numbered from 1": (
         {"hub_labels": np.array([1, 2]), "test_labels": np.array([1, 2])},
         "has the label 0",
@@ -469,10 +466,7 @@ MISTAKES: dict[str, tuple[dict[str, np.ndarray], str]] = {
         {"hub_labels": np.array([0, 0]), "client_labels": np.zeros(4, int)},
         "labels of the class '1' of the test set",
     ),
-    "pickles": (
-        {"classes": np.array([{}], dtype=object)},
-        "cannot be read as an .npz file of plain arrays",
-    ),
+    "pickles": ({"classes": np.array([{}], dtype=object)}, "cannot be read; write plain arrays"),
     "clients": (
         {
             "client_images": np.zeros((0, 16, 24), np.uint8),
@@ -496,10 +490,10 @@ def test_a_mistake_in_the_arrays_is_told_in_one_sentence(mistake: str, tmp_path:
 def test_a_missing_array_is_named(name: str, tmp_path: Path) -> None:
     content = arrays()
     del content[name]
-    refused(saved(tmp_path, content), f"no array '{name}'", "npz")
+    refused(saved(tmp_path, content), f"no (array )?'{name}'", "npz")
 
 
 def test_what_is_no_npz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.npz").write_bytes(b"PK\x03\x04 not really")
-    refused(tmp_path / "own.npz", "own.npz cannot be read as an .npz file", "npz")
+    refused(tmp_path / "own.npz", "own.npz cannot be read; write plain arrays", "npz")
     refused(tmp_path / "absent.npz", "cannot read .*absent.npz", "npz")

@@ -600,7 +600,7 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
             "for k in range(clients)]",
             "for k in range(clients)].clear()",
             ConfigError,
-            "gave a NoneType; it must",
+            "gave a NoneType, not a list",
         ),
         (
             "for k in range(clients)]",
@@ -612,7 +612,7 @@ def test_a_setting_that_no_option_could_give_is_refused(own: Path) -> None:
             ", [half[1] for half in halves]",
             "",
             ConfigError,
-            "'first-half' must return three parts: the hub's images, ",
+            "'first-half' must return the hub's, the labelled and ",
         ),
         (
             "[half[1] for half in halves]",

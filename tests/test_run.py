@@ -247,7 +247,7 @@ def test_a_run_does_not_go_on_with_other_images(
         run(config, tmp_path / "run", stop)
     kept = shutil.copytree(images, tmp_path / "kept")
     change(images)
-    with pytest.raises(DataError, match="not those that the split was made from"):
+    with pytest.raises(DataError, match="not those of the split"):
         resume(tmp_path / "run")
     shutil.rmtree(images)
     kept.rename(images)

@@ -65,47 +65,39 @@ class RoundError(FedgleanError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: suggests the nearest one, or lists what there is if little is
-    or none is near.
-    """
+    """The error for a misspelt name: suggests the nearest one, or lists what there is."""
     names = sorted(known)
-    alike = {_spelt(each): each for each in names}
     begun = [each for each in names if each.startswith(name)]
-    near = alike.get(_spelt(name)) or next(iter(get_close_matches(name, names, n=1)), None)
+    near = [each for each in names if _folded(each) == _folded(name)][-1:]
+    near = near or get_close_matches(name, names, n=1)
     if near and len(begun) <= FEW:
-        others = f" The choices are {', '.join(names)}." if 1 < len(names) <= FEW else ""
-        return ConfigError(f"unknown {kind} '{name}'; did you mean '{near}'?{others}")
-    some = begun or names
-    if len(some) <= MANY:
-        return ConfigError(
-            f"unknown {kind} '{name}'; {'these begin so' if begun else 'known'}: {', '.join(some)}"
-        )
-    return ConfigError(
-        f"unknown {kind} '{name}'; there are {len(names)}, such as {', '.join(some[:FEW])}"
-    )
+        hint = f"did you mean '{near[0]}'?"
+        if 1 < len(names) <= FEW:
+            hint += f" The choices are {', '.join(names)}."
+    elif 0 < len(begun) <= MANY:
+        hint = f"these begin so: {', '.join(begun)}"
+    elif not begun and len(names) <= MANY:
+        hint = f"known: {', '.join(names)}"
+    else:
+        hint = f"there are {len(names)}, such as {', '.join((begun or names)[:FEW])}"
+    return ConfigError(f"unknown {kind} '{name}'; {hint}")
 
 
-def _spelt(name: str) -> str:
+def _folded(name: str) -> str:
     """Without what people mix up: the papers' capitals, and hyphens with underscores."""
     return name.lower().replace("_", "-")
 
 
 def plain(text: str) -> str:
-    """A stranger's words as they may be shown: no control characters, and nothing that cannot be
-    encoded.
-    """
+    """A stranger's words as they may be shown: without control characters."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
 def no_folder(path: Path) -> StorageError:
     """The error for a missing folder: suggests one beside it whose name is nearly the same."""
-    beside = (
-        [each.name for each in path.parent.iterdir() if each.is_dir()]
-        if path.parent.is_dir()
-        else []
-    )
+    beside: list[str] = []
+    if path.parent.is_dir():
+        beside = [each.name for each in path.parent.iterdir() if each.is_dir()]
     near = get_close_matches(path.name, beside, n=1)
-    return StorageError(
-        f"there is no folder {path}"
-        + (f"; did you mean {path.with_name(near[0])}?" if near else "")
-    )
+    hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+    return StorageError(f"there is no folder {path}{hint}")

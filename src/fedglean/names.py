@@ -423,10 +423,7 @@ def _with_rows(addition: Addition, module: object) -> Addition:
                 raise ConfigError(f"{addition.place(table, name)}: {problem}")
             rows[table][name] = row
     if not any(rows.values()):
-        raise ConfigError(
-            f"{addition.title} defines none of {', '.join(TABLES)}; add at least one of these "
-            "dictionaries"
-        )
+        raise ConfigError(f"{addition.title} defines none of {', '.join(TABLES)}; add one")
     return replace(addition, rows=rows)
 
 

@@ -22,8 +22,9 @@ class Preset:
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What the user asked for. `scale` shortens every run's rounds; `cell` picks one part of a
-    table or figure.
+    """What the user asked for.
+
+    `scale` shortens every run's rounds; `cell` picks one part of a table or figure.
     """
 
     out: Path
@@ -40,11 +41,12 @@ class StudyOptions:
         return not {"data", "data.name"} & dict(self.options).keys()
 
     def file(self, name: str) -> Path:
-        """Where that is written: what was found of one part leaves alone what was found of all of
-        them.
-        """
-        part = "" if self.cell is None else re.sub(r"[^\w.=-]+", "-", f"-{self.cell}")
-        return self.out / f"{Path(name).stem}{part}{Path(name).suffix}"
+        """Where that is written: one part of it has a file of its own."""
+        path = self.out / name
+        if self.cell is None:
+            return path
+        part = re.sub(r"[^\w.=-]+", "-", f"-{self.cell}")
+        return path.with_stem(f"{path.stem}{part}")
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,7 @@ def _arrays(path: Path) -> Arrays:
             "wrote"
         ) from error
     except Exception as error:  # zip, zlib and numpy raise their own; numpy's speaks of pickles
-        raise DataError(
-            f"{path} cannot be read as an .npz file of plain arrays; write it with numpy.savez"
-        ) from error
+        raise DataError(f"{path} cannot be read; write plain arrays with numpy.savez") from error
     for name in _NEEDED:
         if name not in arrays:
             raise DataError(
@@ -83,10 +81,7 @@ def _arrays(path: Path) -> Arrays:
             )
     for name in arrays:
         if name not in _KNOWN:
-            raise DataError(
-                f"{path} has an unknown array '{name}'; remove it, or rename it: "
-                f"{', '.join(_KNOWN)}"
-            )
+            raise DataError(f"{path} has an unknown array '{name}'; known: {', '.join(_KNOWN)}")
     return arrays
 
 
@@ -110,10 +105,7 @@ def _images(path: Path, arrays: Arrays, name: str) -> Tensor:
 def _integers(path: Path, arrays: Arrays, name: str, count: int) -> Tensor:
     values = arrays[name]
     if values.shape != (count,) or not np.issubdtype(values.dtype, np.integer):
-        raise DataError(
-            f"{path}: {name} is {values.dtype} of shape {values.shape}; expected {count} integers, "
-            "one per image"
-        )
+        raise DataError(f"{path}: {name} is {values.dtype} of {values.shape}, not {count} integers")
     return torch.from_numpy(values.astype(np.int64))
 
 
@@ -123,9 +115,7 @@ def _labels(path: Path, arrays: Arrays, party: str, count: int) -> Tensor:
     if name not in arrays:
         if party == "client" or not count:
             return torch.full([count], UNKNOWN)
-        raise DataError(
-            f"{path} has {party}_images but no array '{name}'; add it, with one integer per image"
-        )
+        raise DataError(f"{path} has {party}_images but no '{name}'; add one integer per image")
     labels = _integers(path, arrays, name, count)
     least = UNKNOWN if party == "client" else 0
     if (labels < least).any():

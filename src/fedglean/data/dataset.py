@@ -14,8 +14,7 @@ from fedglean.data.partition import Split
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel of pixels in 0..1, exact: counted, not summed.
 
-    A channel without any contrast gets standard deviation 1, so that normalising never divides by
-    zero.
+    A channel without any contrast gets 1, so that normalising never divides by zero.
     """
     grey = torch.arange(256, dtype=torch.float64) / 255
     means, deviations = [], []
@@ -28,10 +27,13 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(deviations)
 
 
+def _digests(images: Tensor) -> list[bytes]:
+    return [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """Images N x C x H x W in uint8 with int64 labels; the label -1 is unknown (a user's unlabelled
-    image).
+    """Images N x C x H x W in uint8 with int64 labels; -1 is an unknown label.
 
     `mean` and `std` are of pixels in 0..1. `flip` and `pad` say what a weak view may do: a
     horizontal flip, a crop after reflecting that many pixels. `given` is who holds what, if the
@@ -54,11 +56,8 @@ class Dataset:
 
     def leaked(self) -> int:
         """How many test images are among the training images too, pixel for pixel."""
-        known = {hashlib.sha256(image.contiguous().numpy()).digest() for image in self.train_images}
-        return sum(
-            hashlib.sha256(image.contiguous().numpy()).digest() in known
-            for image in self.test_images
-        )
+        known = set(_digests(self.train_images))
+        return sum(each in known for each in _digests(self.test_images))
 
     @cached_property
     def digest(self) -> str:

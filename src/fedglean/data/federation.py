@@ -1,6 +1,4 @@
-"""Who may see what: a party's objects hold no label that it does not have; only the evaluator's
-`Truth` has all.
-"""
+"""Who may see what: a party's objects hold no label that it does not have."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +15,7 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of all training images, by index into the store. Nothing that trains may hold
-    one.
-    """
+    """The labels of all training images, by index; only the evaluator has them."""
 
     labels: Tensor
 
@@ -34,9 +30,8 @@ class Federation:
 
     @cached_property
     def declared(self) -> tuple[Declared, ...]:
-        return tuple(
-            Declared(len(a), len(b)) for a, b in zip(self.labelled, self.unlabelled, strict=True)
-        )
+        pairs = zip(self.labelled, self.unlabelled, strict=True)
+        return tuple(Declared(len(labelled), len(unlabelled)) for labelled, unlabelled in pairs)
 
     def me(self, number: int, state: Tree, key: int) -> Me:
         """What client `number` sees of the world."""
@@ -47,14 +42,10 @@ def divide(dataset: Dataset, split: Split, device: torch.device) -> tuple[Federa
     """Hand out the images; labels that nobody was given go into `Truth` and nowhere else."""
     store, truth = dataset.train_images.to(device), dataset.train_labels.to(device)
 
-    def known(index: Tensor) -> Images:
+    def with_labels(index: Tensor) -> Images:
         index = index.to(device)
         return Images(store, index, truth[index])
 
-    def unknown(index: Tensor) -> Images:
-        return Images(store, index.to(device))
-
-    federation = Federation(
-        known(split.hub), tuple(map(known, split.labelled)), tuple(map(unknown, split.unlabelled))
-    )
-    return federation, Truth(truth)
+    labelled = tuple(with_labels(index) for index in split.labelled)
+    unlabelled = tuple(Images(store, index.to(device)) for index in split.unlabelled)
+    return Federation(with_labels(split.hub), labelled, unlabelled), Truth(truth)

@@ -102,9 +102,7 @@ def _refuse_broken_links(paths: list[Path]) -> None:
     """Links to a disk that is not there, say: their images would be missing without a word."""
     for path in paths:
         if path.is_symlink() and not path.exists():
-            raise DataError(
-                f"{path} is a link to something that does not exist; repair or remove it"
-            )
+            raise DataError(f"{path} is a link that leads nowhere; repair or remove it")
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -122,14 +120,10 @@ def _images_below(folder: Path) -> list[Path]:
     images = []
     for path in found:
         if path.suffix.lower() in _OTHER_IMAGES:
-            raise DataError(
-                f"{path} is of a kind that cannot be read; convert it to png or jpg, or remove it"
-            )
+            raise DataError(f"{path} is of a kind that cannot be read; convert it to png or jpg")
         if path.suffix.lower() in _SUFFIXES and path.is_file():
             if not str(path).isprintable():
-                raise DataError(
-                    f"{str(path)!a} has characters in its name that cannot be shown; rename it"
-                )
+                raise DataError(f"{str(path)!a} has characters that cannot be shown; rename it")
             images.append(path)
     return images
 
@@ -148,9 +142,7 @@ def class_names(root: Path) -> tuple[str, ...]:
     place = root / ("hub" if subfolders(root / "hub") else "test")
     names = tuple(folder.name for folder in subfolders(place))
     if _UNLABELLED in names:
-        raise DataError(
-            f"{place / _UNLABELLED} is not a class; move images without labels to a client"
-        )
+        raise DataError(f"{place / _UNLABELLED} is not a class; move it to a client")
     if not names:
         raise DataError(
             f"{root} has neither hub/CLASS nor test/CLASS, so its classes are unknown; add one of "
@@ -164,9 +156,7 @@ def labelled_files(folder: Path, classes: tuple[str, ...]) -> list[File]:
     found: list[File] = []
     for inside in subfolders(folder):
         if inside.name not in classes:
-            raise DataError(
-                f"{inside} is not one of the classes {', '.join(classes)}; rename or remove it"
-            )
+            raise DataError(f"{inside} is none of the classes {', '.join(classes)}; rename it")
         images = _images_below(inside)
         if not images:
             raise DataError(f"{inside} holds no images; add some of that class, or remove it")
@@ -193,11 +183,9 @@ def _refuse_strange_folders(client: Path, classes: tuple[str, ...]) -> None:
     strange = sorted(folders - {*classes, _UNLABELLED})
     alike = {_folded(name): name for name in classes}
     for name in strange:
-        if _folded(name) in alike:
-            raise DataError(
-                f"{client / name} is spelt differently from the class '{alike[_folded(name)]}'; "
-                "rename one"
-            )
+        meant = alike.get(_folded(name))
+        if meant is not None:
+            raise DataError(f"{client / name} must be spelt like the class '{meant}'; rename it")
     if strange and not folders.isdisjoint(classes):
         raise DataError(
             f"{client / strange[0]} is beside folders of classes but is not a class; rename it to "
@@ -283,9 +271,7 @@ def read_image(path: Path) -> Image.Image:
             if mode in _GREY | _COLOUR and not is_deep:
                 return _on_white(ImageOps.exif_transpose(file)).convert(kind)
     except Exception as error:  # Pillow's parsers raise whatever they trip over
-        raise DataError(
-            f"{path} cannot be read as an image ({error}); replace or remove it"
-        ) from error
+        raise DataError(f"{path} cannot be read as an image ({error}); replace it") from error
     depth = ", 16 bits" if is_deep and mode in _GREY | _COLOUR else ""
     raise DataError(
         f"{path} has pixels of kind '{mode}{depth}'; save it in grey or colour with 8 bits per "

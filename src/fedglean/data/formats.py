@@ -70,9 +70,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error) or type(error).__name__
-        raise DataError(
-            f"cannot read {path} ({reason}); it seems damaged, so get it again"
-        ) from error
+        raise DataError(f"cannot read {path} ({reason}); get it again") from error
 
 
 def read_idx(path: Path) -> Pixels:
@@ -97,10 +95,7 @@ def idx_parts(files: Files) -> Iterator[Part]:
         path = files[pair[0]]
         images, labels = read_idx(path), read_idx(files[pair[1]])
         if images.ndim != 3 or labels.shape != images.shape[:1]:
-            raise DataError(
-                f"{path} holds images {images.shape} for labels {labels.shape}; expected one label "
-                "per image"
-            )
+            raise DataError(f"{path} holds images {images.shape} for labels {labels.shape}")
         yield Part(split, images[..., None], labels.astype(np.int64), np.arange(len(labels)), path)
 
 
@@ -192,19 +187,14 @@ def _dtype(code: str, *flags: int) -> np.dtype[np.uint8]:
     The flags are dropped: numpy of today warns at the integers that numpy of 2009 wrote.
     """
     if code != "u1":
-        raise DataError(
-            f"a CIFAR batch holds numbers of type '{code}'; expected bytes, so get it again"
-        )
+        raise DataError(f"a CIFAR batch holds numbers of type '{code}', not bytes; get it again")
     return np.dtype(np.uint8, copy=True)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
     """How Python 3 writes bytes in an old pickle; no other codec is let in."""
     if encoding != "latin1":
-        raise DataError(
-            f"a CIFAR batch asks for the codec '{encoding}', which no published one does; get it "
-            "again"
-        )
+        raise DataError(f"a CIFAR batch asks for the codec '{encoding}'; get it again")
     return text.encode("latin1")
 
 
@@ -223,7 +213,5 @@ class _PixelUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise DataError(
-                f"a CIFAR batch names {module}.{name}, which no published one does; get it again"
-            )
+            raise DataError(f"a CIFAR batch names {module}.{name}; get a published one")
         return _ALLOWED[module, name]

@@ -94,18 +94,13 @@ def make_split(
     truth = labels.to("cpu", torch.int64).numpy()
     if truth.ndim != 1 or not len(truth) or not 0 <= truth.min() <= truth.max() < classes:
         raise DataError(f"a split needs one label from 0 to {classes - 1} for every image")
-    if not 1 <= clients <= len(truth):
-        raise ConfigError(
-            f"{clients} clients cannot share {len(truth)} images; use from 1 to {len(truth)} "
-            "clients"
-        )
+    most = len(truth)
+    if not 1 <= clients <= most:
+        raise ConfigError(f"{clients} clients cannot share {most} images; use from 1 to {most}")
     pool = Pool(truth, classes, clients, how, fold_int(seed, "split"))
     given = layout.give(pool, who, who.partition(":")[2])
     if not isinstance(given, tuple) or len(given) != 3:
-        raise ConfigError(
-            f"'{who}' must return three parts: the hub's images, the clients' labelled and "
-            "unlabelled ones"
-        )
+        raise ConfigError(f"'{who}' must return the hub's, the labelled and the unlabelled images")
     hub, labelled, unlabelled = given
     if (len(labelled), len(unlabelled)) != (clients, clients):
         raise ConfigError(
@@ -170,10 +165,7 @@ def _in_turn(pool: Pool, images: Indices, client: int) -> Indices:
 def _fraction(pool: Pool, who: str, value: str) -> Holdings:
     shares = [real(text, who, 0, 1) for text in value.split(",")]
     if len(shares) > pool.clients:
-        raise ConfigError(
-            f"'{who}' has {len(shares)} shares for {pool.clients} clients; give at most one per "
-            "client"
-        )
+        raise ConfigError(f"'{who}' has more shares than there are clients; give fewer")
     labelled, unlabelled = [], []
     for client, images in enumerate(pool.deal(pool.all(), pool.clients, "images")):
         count = int(shares[client % len(shares)] * len(images) + 0.5)
@@ -223,10 +215,7 @@ def _members(who: str, clients: int, share: float) -> tuple[int, int, int]:
     }[layout]
     kinds = {"PL": 1, "ALL": 3}.get(layout, 2)
     if clients < kinds:
-        raise ConfigError(
-            f"'{who}' has {kinds} kinds of clients, so it needs at least {kinds} clients, not "
-            f"{clients}"
-        )
+        raise ConfigError(f"'{who}' has {kinds} kinds of clients; {clients} clients are too few")
     return members
 
 

@@ -79,20 +79,12 @@ def _refuse(own: Collected) -> None:
         raise DataError(f"{own.source} has no clients; add at least one")
     for number, client in enumerate(own.clients):
         if not (own.owners == number).any():
-            raise DataError(
-                f"client '{client}' in {own.source} has no images; add some, or remove it"
-            )
+            raise DataError(f"client '{client}' in {own.source} has no images; add some")
     if own.images.min() == own.images.max():
-        raise DataError(
-            f"all pixels of all training images in {own.source} are the same; nothing can be "
-            "learnt from them"
-        )
+        raise DataError(f"all training pixels in {own.source} are the same; they teach nothing")
     known = own.labels[own.labels != UNKNOWN]
     if not len(known):
-        raise DataError(
-            f"{own.source} has no labelled images; label a few of each class, at the hub or at a "
-            "client"
-        )
+        raise DataError(f"{own.source} has no labelled images; label a few of each class")
     refuse_untested(own.source, own.classes, known, own.test_labels)
     unheard = sorted(set(own.test_labels.tolist()) - set(known.tolist()))
     if unheard:

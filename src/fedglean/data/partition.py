@@ -1,5 +1,4 @@
-"""How images are spread over clients: iid, few classes each, Dirichlet, and Dirichlet with
-near-equal sizes.
+"""How images are spread over clients: iid, few classes each, or by Dirichlet draws.
 
 Every image is dealt, and a client's images come shuffled, so that their order tells nothing about
 classes that it may not see. Three things differ from the papers' codes on purpose: iid deals the
@@ -73,21 +72,13 @@ def dealer(partition: str, kind: Partition | None = None) -> Dealer:
 def deal(how: Dealer, truth: Indices, images: Indices, clients: int, key: int) -> Groups:
     """Every image to one of the clients; a pure function of the key."""
     if clients > len(images):
-        raise ConfigError(
-            f"{clients} clients cannot share {len(images)} images; use at most {len(images)} "
-            "clients, or fewer labels"
-        )
+        raise ConfigError(f"{clients} clients cannot share {len(images)} images; use fewer clients")
     groups = by_class(truth, images, np.unique(truth[images]).tolist(), fold_int(key, "classes"))
     parts = how(groups, clients, generator(fold_int(key, "deal")))
     if not isinstance(parts, list):
-        raise ConfigError(
-            f"the partition gave a {type(parts).__name__}; it must give a list with a part a client"
-        )
+        raise ConfigError(f"the partition gave a {type(parts).__name__}, not a list of parts")
     if len(parts) != clients:
-        raise ConfigError(
-            f"the partition made {len(parts)} parts for {clients} clients; it must make one for "
-            "each"
-        )
+        raise ConfigError(f"the partition made {len(parts)} parts for {clients} clients")
     shuffle = generator(fold_int(key, "shuffle"))
     return [shuffle.permutation(part) for part in parts]
 

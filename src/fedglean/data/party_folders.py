@@ -1,5 +1,4 @@
-"""The folders of one party: the hub has hub/CLASS and perhaps test/CLASS, a branch what
-clients/NAME would hold.
+"""The folders of one party: the hub's hub/CLASS and test/CLASS, or a branch's clients/NAME.
 
 Read one by one they give the same images in the same order as `data.folders` reads from all of them
 together, so that a federation can be rehearsed as a simulation.

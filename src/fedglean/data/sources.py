@@ -55,10 +55,7 @@ def load(
             "or use 'digits', which is built in"
         )
     if root is not None and name == "digits":
-        raise ConfigError(
-            f"'digits' is built in and reads nothing from {root}; for your own images use --data "
-            "folder"
-        )
+        raise ConfigError("'digits' is built in; for your own images use --data folder")
     options = {"allow_partial": allow_partial} if name in PUBLISHED else {}
     dataset = source.load(None if root is None else Path(root), **options)
     _check(name, dataset)
@@ -81,9 +78,7 @@ def source_of(name: str, known: Mapping[str, Source] | None = None) -> Source:
 
 def _some_of(dataset: Dataset, images: int) -> Dataset:
     if dataset.given is not None:
-        raise ConfigError(
-            f"'{dataset.name}' says itself who holds which images; leave out data.images"
-        )
+        raise ConfigError(f"'{dataset.name}' says who holds which images; leave out data.images")
     count = len(dataset.train_images)
     if images > count:
         raise ConfigError(

@@ -52,13 +52,9 @@ def load_split(path: Path | str) -> Split:
         content = json.loads(raw)["content"]
         listed = read(SplitContent, content)
     except (ConfigError, *UNREADABLE) as error:
-        raise StorageError(
-            f"'{path}' is not a split file, or is damaged; make it again with the same seed"
-        ) from error
+        raise StorageError(f"'{path}' is no split file, or is damaged; make it again") from error
     if raw != _encode(content):
-        raise StorageError(
-            f"'{path}' was changed after it was saved (its checksum differs); make it again"
-        )
+        raise StorageError(f"'{path}' was changed after it was saved; make it again")
     return Split(
         hub=_tensor(listed.hub),
         labelled=tuple(map(_tensor, listed.labelled)),
@@ -86,10 +82,7 @@ def fitted(split: Split, dataset: Dataset) -> Split:
 def of_this(split: Split, dataset: Dataset) -> Split:
     """The split with this data set's digest, if it was not made for another one."""
     if split.data not in ("", dataset.digest):
-        raise DataError(
-            "the images, labels or classes are not those that the split was made from; restore "
-            "them, or split anew"
-        )
+        raise DataError("the images, labels or classes are not those of the split; split anew")
     return replace(split, data=dataset.digest)
 
 
@@ -97,28 +90,18 @@ def check_split(split: Split, images: int, labels: Tensor | None = None) -> None
     """Refuse a split that does not fit: images twice or out of range, labelled without a label."""
     clients = len(split.labelled)
     if len(split.unlabelled) != clients or len(split.names) not in (0, clients):
-        raise DataError(
-            "a split must list labelled and unlabelled images for every client, and names for all "
-            "or none"
-        )
+        raise DataError("a split must list all labelled and unlabelled images, and names or none")
     known = torch.cat([split.hub, *split.labelled])
     held = torch.cat([known, *split.unlabelled])
     if len(held) and not 0 <= int(held.min()) <= int(held.max()) < images:
         outside = int(held.min() if held.min() < 0 else held.max())
-        raise DataError(
-            f"the split lists image {outside}, but there are {images} images; it was made for "
-            "other data"
-        )
+        raise DataError(f"the split lists image {outside} of {images}; it was made for other data")
     counts = torch.bincount(held)
     if len(held) and int(counts.max()) > 1:
-        raise DataError(
-            f"the split lists image {int(counts.argmax())} twice; every image must be in one place"
-        )
+        raise DataError(f"the split lists image {int(counts.argmax())} twice; leave out one")
     if labels is not None and len(known) and int(labels[known].min()) < 0:
         missing = int(known[labels[known].argmin()])
-        raise DataError(
-            f"the split lists image {missing} as labelled, but the data set has no label for it"
-        )
+        raise DataError(f"the split lists image {missing} as labelled, but it has no label")
 
 
 def _content(split: Split) -> dict[str, Any]:

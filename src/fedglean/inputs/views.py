@@ -88,18 +88,12 @@ def _check(images: Tensor, keys: Tensor, recipe: Recipe) -> None:
             "W"
         )
     if images.shape[1] != len(recipe.mean):
-        raise DataError(
-            f"images have {images.shape[1]} channels, the recipe's mean has {len(recipe.mean)}"
-        )
+        raise DataError(f"the images have {images.shape[1]} channels, the mean {len(recipe.mean)}")
     if keys.shape != images.shape[:1]:
-        raise DataError(
-            f"{len(images)} images need one key each; the keys have shape {tuple(keys.shape)}"
-        )
+        raise DataError(f"{len(images)} images need a key each, not keys of {tuple(keys.shape)}")
     if recipe.pad >= min(images.shape[2:]):
         side = min(images.shape[2:])
-        raise ConfigError(
-            f"pad is {recipe.pad}, but must be below {side}, the shorter side of the images"
-        )
+        raise ConfigError(f"pad is {recipe.pad}; it must be below the shorter side, {side}")
 
 
 def _checked(what: str, made: Tensor, images: Tensor) -> Tensor:
