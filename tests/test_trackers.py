@@ -9,11 +9,10 @@ import pytest
 import fedglean
 from fedglean.errors import ConfigError
 from fedglean.names import Names
-from fedglean.report.loggers import step_of
 from fedglean.report.page import Page
 from fedglean.report.terminal import Terminal
 from fedglean.report.tracker import TRACKERS, Lines, trackers_of
-from fedglean.runs.run import Runs
+from fedglean.runs.run import Runs, step_of
 from shown_runs import call, lines
 
 SMALL: dict[str, Any] = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,12 @@ from fedglean.sealed import write_whole
 TOLERANCE = 1e-4
 INPUT = "uint8, n x channels x height x width, values 0 to 255; normalised inside"
 OUTPUT = "probabilities, n x classes"
+MOMENTS = ("mean", "variance")
 Answer = Callable[[Tensor], Tensor]
 
 
 class Network(nn.Module):
-    """One `Model` with its parameters and statistics as those of a module, under the names they
-    have.
-    """
+    """One `Model` as a module, whose parameters and statistics have the names that they have."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -47,20 +47,15 @@ class Network(nn.Module):
         for name, (shape, *_) in architecture.plan.parameters.items():
             owner, own = self._place(name)
             owner.register_parameter(own, nn.Parameter(torch.zeros(shape)))
-        batch_norms = (
-            architecture.plan.channels if architecture.norm in ("static", "running") else {}
-        )
-        self.statistics = [
-            f"{layer}.{kind}" for layer in batch_norms for kind in ("mean", "variance")
-        ]
-        for name in self.statistics:
-            owner, own = self._place(name)
-            owner.register_buffer(own, torch.ones(batch_norms[name.rpartition(".")[0]]))
+        self.statistics = []
+        if architecture.norm in ("static", "running"):
+            for (layer, channels), kind in product(architecture.plan.channels.items(), MOMENTS):
+                self.statistics.append(f"{layer}.{kind}")
+                owner, own = self._place(self.statistics[-1])
+                owner.register_buffer(own, torch.ones(channels))
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
-        """The innermost of the nested modules that a dotted name runs through; a parameter's own
-        name has no dots.
-        """
+        """The innermost of the modules that a dotted name runs through, and the name there."""
         *path, own = name.split(".")
         owner: nn.Module = self
         for step in path:
@@ -70,17 +65,14 @@ class Network(nn.Module):
         return owner, own
 
     def forward(self, images: Tensor) -> Tensor:
-        parameters: dict[str, Tensor] = {
-            name: self.get_parameter(name) for name in self.architecture.plan.parameters
-        }
-        return Model(
-            self.architecture, parameters, {n: self.get_buffer(n) for n in self.statistics}
-        ).evaluate(images)
+        names = self.architecture.plan.parameters
+        parameters: dict[str, Tensor] = {name: self.get_parameter(name) for name in names}
+        statistics = {name: self.get_buffer(name) for name in self.statistics}
+        return Model(self.architecture, parameters, statistics).evaluate(images)
 
 
 class Classifier(nn.Module):
-    """A predictor as a torch module: raw images in, probabilities out; `logits` is what to train on
-    with a loss.
+    """A predictor as a torch module: raw images in, probabilities out; `logits` is for a loss.
 
     One network or, for a mixture, several whose logits are summed with `weights`. `mean` and `std`
     are of pixels in 0 to 255. A fresh one is empty: `load_classifier` reads a file,
@@ -102,18 +94,15 @@ class Classifier(nn.Module):
 
     def logits(self, images: Tensor) -> Tensor:
         normalised = (images.to(self.mean.dtype) - self.mean) / self.std
-        each = [
-            weight * network(normalised)
-            for weight, network in zip(self.weights, self.networks, strict=True)
-        ]
-        return torch.stack(each).sum(0)
+        parts = zip(self.weights, self.networks, strict=True)
+        return torch.stack([weight * network(normalised) for weight, network in parts]).sum(0)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != self.shape:
+            wanted, given = (" x ".join(map(str, sizes)) for sizes in (self.shape, images.shape))
+            kind = str(images.dtype).removeprefix("torch.")
             raise ValueError(
-                f"images must be uint8 from 0 to 255, n x {' x '.join(map(str, self.shape))}; "
-                f"these are {str(images.dtype).removeprefix('torch.')}, "
-                f"{' x '.join(map(str, images.shape))}"
+                f"images must be uint8 from 0 to 255, n x {wanted}; these are {kind}, {given}"
             )
         return self.logits(images).softmax(-1)
 
@@ -159,9 +148,7 @@ def classifier_of(trained: TrainedModel) -> Classifier:
 
 
 def save_state_dict(trained: TrainedModel, path: Path) -> Answer:
-    """Write a safetensors file of `Classifier.state_dict()`; what reads it back gives the
-    answers.
-    """
+    """Write a safetensors file of `Classifier.state_dict()`; what reads it back answers."""
     state = classifier_of(trained).state_dict()
     tensors = {name: value.contiguous() for name, value in state.items()}
     # One entry alone: safetensors writes several in an order that changes from process to process.
@@ -171,9 +158,7 @@ def save_state_dict(trained: TrainedModel, path: Path) -> Answer:
 
 
 def load_classifier(path: Path | str, use: Path | str | None = None) -> Classifier:
-    """The module of a file that `fedglean export --state-dict` wrote; `use` is the Python file that
-    brings its net.
-    """
+    """The module of a file of `fedglean export --state-dict`; `use` is what brings its net."""
     return _read_classifier(Path(path), Names.of(use).net)
 
 
@@ -182,21 +167,17 @@ def _read_classifier(path: Path, net: Callable[[str], NetKind]) -> Classifier:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})["fedglean"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        module = Classifier(
-            [Architecture.from_json(each, net) for each in about["architectures"]], about["classes"]
-        )
+        parts = [Architecture.from_json(each, net) for each in about["architectures"]]
+        module = Classifier(parts, about["classes"])
         module.load_state_dict(state)
     except (OSError, SafetensorError, LookupError, ValueError, TypeError, RuntimeError) as error:
-        raise StorageError(
-            f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})"
-        ) from error
+        told = f"{path} is not a file that 'fedglean export --state-dict' wrote ({error})"
+        raise StorageError(told) from error
     return module.eval()
 
 
 def save_onnx(trained: TrainedModel, path: Path) -> Answer:
-    """Write an ONNX file with input `images`, output `probabilities` and any batch size;
-    onnxruntime gives answers.
-    """
+    """Write an ONNX file, of `images` to `probabilities` for any batch; onnxruntime answers."""
     need_onnx()
     example = torch.zeros(2, *trained.shape, dtype=torch.uint8)
     with _quiet():

@@ -1,5 +1,4 @@
-"""Who holds what, to look at: clients across, classes upwards, area for the number of images
-(HASSLE's Fig. 7).
+"""Who holds what: clients across, classes upwards, area for images (HASSLE's Fig. 7).
 
 A bubble is two half discs: the left one counts labelled images and is dark, the right one
 unlabelled images and is pale. So a client with few labels shows a small dark half beside a large
@@ -8,6 +7,7 @@ times more. Many clients are broken into lines like text.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,28 +64,26 @@ def check_drawable(path: Path) -> None:
 
 
 def split_table(split: Split, labels: Tensor, classes: tuple[str, ...]) -> Table:
-    """One row per holder and a last line for all; of very many clients only the first are
-    listed.
-    """
+    """One row per holder and a last line for all; of very many clients the first ones."""
     known, hidden = holdings(split, labels, len(classes))
-    table = Table(title="who holds what", show_footer=False)
-    for heading in ("", "labelled", "unlabelled", "classes"):
-        table.add_column(heading, justify="left" if heading in ("", "classes") else "right")
+    table = Table(title="who holds what")
+    table.add_column("")
+    table.add_column("labelled", justify="right")
+    table.add_column("unlabelled", justify="right")
+    table.add_column("classes")
+
+    def add(name: str, rows: slice, has_classes: bool = True) -> None:
+        mine, rest = known[rows], hidden[rows]
+        largest = _largest((mine + rest).sum(0), classes) if has_classes else ""
+        table.add_row(name, str(mine.sum()), str(rest.sum()), largest)
+
     names, first = holder_names(split), 0 if len(split.hub) else 1
     for row in range(first, min(len(names), ROWS)):
-        largest = _largest(known[row] + hidden[row], classes)
-        table.add_row(escape(names[row]), str(known[row].sum()), str(hidden[row].sum()), largest)
+        add(escape(names[row]), slice(row, row + 1))
     if len(names) > ROWS:
-        table.add_row(
-            f"and {len(names) - ROWS} more clients",
-            str(known[ROWS:].sum()),
-            str(hidden[ROWS:].sum()),
-            "",
-        )
+        add(f"and {len(names) - ROWS} more clients", slice(ROWS, None), has_classes=False)
     table.add_section()
-    table.add_row(
-        "all", str(known.sum()), str(hidden.sum()), _largest((known + hidden).sum(0), classes)
-    )
+    add("all", slice(None))
     return table
 
 
@@ -103,9 +101,8 @@ def holdings(split: Split, labels: Tensor, classes: int) -> tuple[Counts, Counts
 
 def _histogram(images: Tensor, labels: Tensor, classes: int) -> Counts:
     kinds = labels[images].cpu()
-    counts: Counts = torch.bincount(
-        torch.where(kinds < 0, classes, kinds), minlength=classes + 1
-    ).numpy()
+    kinds = torch.where(kinds < 0, classes, kinds)
+    counts: Counts = torch.bincount(kinds, minlength=classes + 1).numpy()
     return counts
 
 
@@ -115,9 +112,11 @@ def _largest(counts: Counts, classes: tuple[str, ...], shown: int = 3) -> str:
     order = [int(kind) for kind in np.argsort(-counts, kind="stable") if counts[kind]]
     if not order:
         return "-"
-    head = ", ".join(f"{escape(names[kind])} ({counts[kind]})" for kind in order[:shown])
+    text = ", ".join(f"{escape(names[kind])} ({counts[kind]})" for kind in order[:shown])
     known = sum(kind < len(classes) for kind in order)
-    return (f"{known}: " if known else "") + head + (", ..." if len(order) > shown else "")
+    if known:
+        text = f"{known}: {text}"
+    return f"{text}, ..." if len(order) > shown else text
 
 
 def _lines(holders: list[int], longest: int) -> list[list[int]]:
@@ -130,13 +129,14 @@ def _draw(axes: Axes, known: Counts, hidden: Counts, line: list[int]) -> None:
     clients = max(known[1:].max(initial=1), hidden[1:].max(initial=1))
     for side, counts, colour in ((90, known, LABELLED), (270, hidden, UNLABELLED)):
         halves = []
-        for holder, kind in ((h, k) for h in line for k in np.flatnonzero(counts[h])):
-            share = counts[holder, kind] / (clients if holder else known[0].max())
-            place = (_place(holder, line), float(kind))
-            halves.append(Wedge(place, 0.5 * max(0.1, float(np.sqrt(share))), side, side + 180))
-        axes.add_collection(
-            PatchCollection(halves, facecolor=colour, edgecolor="white", linewidth=0.3)
-        )
+        for holder in line:
+            largest = clients if holder else known[0].max()
+            for kind in np.flatnonzero(counts[holder]):
+                radius = 0.5 * max(0.1, float(np.sqrt(counts[holder, kind] / largest)))
+                place = (_place(holder, line), float(kind))
+                halves.append(Wedge(place, radius, side, side + 180))
+        look: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.3}
+        axes.add_collection(PatchCollection(halves, **look))
 
 
 def _place(holder: int, line: list[int]) -> float:
@@ -147,9 +147,8 @@ def _place(holder: int, line: list[int]) -> float:
 def _label(
     axes: Axes, names: list[str], line: list[int], rows: tuple[str, ...], columns: int
 ) -> None:
-    axes.set_xticks(
-        [_place(holder, line) for holder in line], [_plain(names[holder]) for holder in line]
-    )
+    places = [_place(holder, line) for holder in line]
+    axes.set_xticks(places, [_plain(names[holder]) for holder in line])
     if _longest(names, line) > 3:
         for tick in axes.get_xticklabels():
             tick.set(rotation=60, rotation_mode="anchor", ha="right", va="center")
@@ -178,20 +177,13 @@ def _explain(first: Axes, last: Axes, known: Counts, hidden: Counts) -> None:
         Wedge((0, 0), 1, 90, 270, facecolor=LABELLED),
         Wedge((0, 0), 1, 270, 450, facecolor=UNLABELLED),
     ]
-    both = first.legend(
-        handles,
-        ["labelled", "unlabelled"],
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=2,
-        fontsize=8,
-    )
-    both.set_frame_on(False)
+    look: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
+    first.legend(handles, ["labelled", "unlabelled"], frameon=False, fontsize=8, **look)
     largest = max(known[1:].max(initial=0), hidden[1:].max(initial=0))
-    text = f"client (largest half disc: {largest} images" + (
-        f", hub {known[0].max()})" if known[0].any() else ")"
-    )
-    last.set_xlabel(
-        text + (f", the first {DRAWN} of {len(known) - 1}" if len(known) > DRAWN + 1 else ""),
-        fontsize=8,
-    )
+    text = f"client (largest half disc: {largest} images"
+    if known[0].any():
+        text += f", hub {known[0].max()}"
+    text += ")"
+    if len(known) > DRAWN + 1:
+        text += f", the first {DRAWN} of {len(known) - 1}"
+    last.set_xlabel(text, fontsize=8)

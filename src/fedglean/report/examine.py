@@ -1,6 +1,4 @@
-"""What a page says of a run's data and of its final model: who holds what, what the model takes for
-what, and where it is sure and wrong.
-"""
+"""What a page says of a run's data and final model: who holds what, and where it is wrong."""
 
 import base64
 import io
@@ -28,7 +26,6 @@ EXAMPLES = 24
 HOLDERS = 201
 LARGEST = 128
 
-
 Found = dict[str, Any]
 
 
@@ -44,9 +41,7 @@ class ModelReport:
         return self._remembered("split.json", run, self._holders)
 
     def draws_its_split(self, run: Run) -> bool:
-        """Whether its configuration makes its split again: references of a comparison, for one,
-        were given another.
-        """
+        """Whether its configuration makes its split again; a comparison's references had others."""
         return bool(self._remembered("split.json", run, self._drawn).get("drawn", True))
 
     def examples(self, run: Run) -> Found:
@@ -55,9 +50,7 @@ class ModelReport:
         return {name: value for name, value in found.items() if name != "right"}
 
     def right(self, run: Run) -> Tensor | None:
-        """1 for every test image that the final model labels rightly, 0 for the others; None where
-        `examples` has none.
-        """
+        """1 for every test image that the final model has right, else 0; None where untold."""
         return self._of_the_model(run).get("right")
 
     def _of_the_model(self, run: Run) -> Found:
@@ -137,9 +130,7 @@ def _has_branches(run: Run) -> bool:
 
 
 def _of_the_hub(run: Run) -> Dataset:
-    """What a hub can read again. The images of its branches are numbers beyond its own, and without
-    a label.
-    """
+    """What a hub can read again; branches' images are numbers beyond its own, without a label."""
     return hub_images(Path(str(run.config.data.root)))
 
 
@@ -154,18 +145,14 @@ def _examples(images: Tensor, truth: Tensor, chances: Tensor) -> list[dict[str, 
     """Those that were judged wrongly, the most confident first."""
     sure, guess = chances.max(-1)
     order = torch.where(guess != truth, sure, -1.0).argsort(descending=True, stable=True)
-    wrong = [int(place) for place in order[:EXAMPLES] if guess[place] != truth[place]]
-    return [
-        {
-            "place": place,
-            "image": _png(images[place]),
-            "truth": int(truth[place]),
-            "guess": int(guess[place]),
-            "sure": float(sure[place]),
-            "truly": float(chances[place, truth[place]]),
-        }
-        for place in wrong
-    ]
+    examples = []
+    for place in order[:EXAMPLES].tolist():
+        if guess[place] != truth[place]:
+            example = {"place": place, "image": _png(images[place])}
+            example |= {"truth": int(truth[place]), "guess": int(guess[place])}
+            example |= {"sure": float(sure[place]), "truly": float(chances[place, truth[place]])}
+            examples.append(example)
+    return examples
 
 
 def _png(image: Tensor) -> str:

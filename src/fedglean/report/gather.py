@@ -1,13 +1,13 @@
-"""Gathers what folders hold for a report: runs, the seeds of a run, or several of those with a
-label each.
+"""Gathers what folders hold for a report: runs, seeds of a run, or several with a label each.
 
 Reading changes nothing, and runs need not be finished. What a comparison has yet to begin is there
 without any run.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from fedglean.errors import StorageError, no_folder
@@ -25,38 +25,30 @@ def gather(folders: Sequence[Path]) -> list[Runs]:
     places: set[Path] = set()
     for path in folders:
         if path.resolve() not in places:  # one may be named twice, by patterns for instance
-            found += _held_by(path)
+            found += _runs_in(path)
         places.add(path.resolve())
-    found = _with_own_labels(found, lambda path: path.name)
-    return _with_own_labels(found, str)
+    for by in (attrgetter("name"), str):
+        common = Counter(runs.name for runs in found if runs)
+        for place, runs in enumerate(found):
+            if runs and runs.folder and common[runs.name] > 1:
+                found[place] = replace(runs, label=f"{runs.name} ({by(runs.folder)})")
+    return found
 
 
-def _with_own_labels(found: Sequence[Runs], by: Callable[[Path], str]) -> list[Runs]:
-    common = Counter(runs.name for runs in found if runs)
-    labelled = []
-    for runs in found:
-        if runs and runs.folder and common[runs.name] > 1:
-            runs = replace(runs, label=f"{runs.name} ({by(runs.folder)})")
-        labelled.append(runs)
-    return labelled
-
-
-def _held_by(path: Path) -> list[Runs]:
+def _runs_in(path: Path) -> list[Runs]:
     if not path.is_dir():
         raise no_folder(path)
     if _holds_runs(path):
         return [Runs.of(path)]
     if kind_of(path) is Kind.COMPARISON:
-        found = _compared(path)
+        found = _results_in(path)
         if not any(found):
             raise StorageError(f"{path} holds no run yet: its comparison has not begun")
         return found
-    places = [path]
-    for _ in range(LEVELS):
-        places = [inner for place in places for inner in sorted(place.iterdir()) if inner.is_dir()]
-        held = [place for place in places if _holds_runs(place)]
-        if held:
-            return [replace(Runs.of(place), label=str(place.relative_to(path))) for place in held]
+    for level in range(1, LEVELS + 1):
+        places = [place for place in sorted(path.glob("/".join("*" * level))) if _holds_runs(place)]
+        if places:
+            return [replace(Runs.of(place), label=str(place.relative_to(path))) for place in places]
     raise StorageError(f"{path} holds no run, nor does any folder in it; name the folder of a run")
 
 
@@ -64,10 +56,8 @@ def _holds_runs(path: Path) -> bool:
     return kind_of(path) in (Kind.RUN, Kind.SEEDS, Kind.FEDERATION)
 
 
-def _compared(path: Path) -> list[Runs]:
-    """By the labels of the comparison, and why one failed; once it has its answer, nothing is to
-    come.
-    """
+def _results_in(path: Path) -> list[Runs]:
+    """By the labels of a comparison; once that has its answer, nothing is to come."""
     record = read_record(path)
     found = []
     for each in record.entries:

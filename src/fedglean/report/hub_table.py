@@ -24,32 +24,31 @@ REFUSED = "refused"
 
 
 def row_of(line: Mapping[str, Any], asked: int, rounds: int) -> Row:
-    """A round's line of metrics.jsonl as cells. Who had nothing to say has answered all the
-    same.
-    """
-    idle, accuracy = line["abstained"], line.get("accuracy", {})
-    answered = f"{line['answered'] + idle} of {asked}" + (f", {idle} idle" if idle else "")
-    several = len(accuracy) > 1
+    """A round's line of metrics.jsonl as cells; who had nothing to say has answered too."""
+    answered = f"{line['answered'] + line['abstained']} of {asked}" if asked else ""
+    if asked and line["abstained"]:
+        answered += f", {line['abstained']} idle"
+    pseudo, accuracies = line["pseudo"], line.get("accuracy", {})
+    shown = [percent(value) for value in accuracies.values()]
+    if len(shown) > 1:
+        shown = [f"{name} {percent(value)}" for name, value in accuracies.items()]
+    refusals = [f"branch {each['client']}: {each['reason']}" for each in line["refused"]]
     return [
         "final" if line["final"] else f"{line['round']} of {rounds}",
-        answered if asked else "",
-        percent(line["pseudo"]["confident_share"]) if "confident_share" in line["pseudo"] else "",
-        ", ".join(
-            f"{name} {percent(value)}" if several else percent(value)
-            for name, value in accuracy.items()
-        ),
+        answered,
+        percent(pseudo["confident_share"]) if "confident_share" in pseudo else "",
+        ", ".join(shown),
         size(line["bytes_down"]),
         size(line["bytes_up"]),
         duration(line["seconds"]),
-        "; ".join(f"branch {each['client']}: {each['reason']}" for each in line["refused"]),
+        "; ".join(refusals),
     ]
 
 
 def render_row(row: Row, width: int, heading: bool) -> str:
     """A row under those that were printed before; with the headings above the first one."""
-    table = Table(
-        box=None, show_header=heading, padding=(0, 2, 0, 0), header_style="", pad_edge=False
-    )
+    table = Table(box=None, show_header=heading, padding=(0, 2, 0, 0), header_style="")
+    table.pad_edge = False
     for name, wide in COLUMNS.items():
         table.add_column(name, min_width=wide, max_width=wide)
     table.add_column(REFUSED)

@@ -6,7 +6,7 @@ is sent anywhere unless the user's own settings of a program say so.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedglean.errors import ConfigError
 from fedglean.report.gather import gather
 from fedglean.report.tracker import Lines, Tracker
 from fedglean.runs.config import to_toml
-from fedglean.runs.run import Line, Run, Runs
+from fedglean.runs.run import Line, Run, Runs, step_of
 from fedglean.sealed import make_folder
 
 
@@ -49,8 +49,9 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases: a run a seed, offline unless WANDB_MODE says otherwise; `wandb sync` sends
-    what was written in wandb/ beside the runs.
+    """Weights & Biases: a run a seed, in wandb/ beside the runs, from where `wandb sync` sends it.
+
+    It is offline unless WANDB_MODE says otherwise.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class WandB:
                 project="fedglean",
                 group=runs.name,
                 name=f"{runs.name}, seed {run.seed}",
-                config={"toml": to_toml(run.config)} | dict(_settings(run)),
+                config={"toml": to_toml(run.config), **_settings(run)},
                 dir=str(place),
                 mode=os.environ.get("WANDB_MODE", "offline"),
                 reinit="create_new",
@@ -82,9 +83,7 @@ class WandB:
 
 
 class MLflow:
-    """MLflow: a run a seed in the experiment `fedglean`, by default in mlflow.db beside the runs;
-    MLFLOW_TRACKING_URI says where else.
-    """
+    """MLflow: a run a seed in mlflow.db beside the runs, or where MLFLOW_TRACKING_URI says."""
 
     def __init__(self) -> None:
         self.mlflow = _module("mlflow", "mlflow")
@@ -99,7 +98,7 @@ class MLflow:
         for run in runs:
             name = f"{runs.name}, seed {run.seed}"
             self.runs[run.seed] = self.client.create_run(number, run_name=name).info.run_id
-            for key, value in _settings(run):
+            for key, value in _settings(run).items():
                 self.client.log_param(self.runs[run.seed], key, value)
         _replay(self, runs)
 
@@ -137,22 +136,16 @@ def scalars(line: Line) -> Iterator[tuple[str, float]]:
             yield name, value
 
 
-def step_of(line: Line) -> int:
-    """What a method does after its last round counts as one more."""
-    return int(line["round"]) + bool(line.get("final"))
-
-
 def _replay(tracker: Tracker, runs: Runs) -> None:
     for run in runs:
         for line in run.history:
             tracker.round({run.seed: line})
 
 
-def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+def _settings(run: Run) -> Mapping[str, Any]:
     config = run.config
-    yield from {"method": config.method, "data": config.data.title, "seed": config.seed}.items()
-    yield from {"rounds": config.rounds, "model": config.model.name}.items()
-    yield from config.settings.items()
+    shared = {"method": config.method, "data": config.data.title, "seed": config.seed}
+    return {**shared, "rounds": config.rounds, "model": config.model.name, **config.settings}
 
 
 def _folder_of(runs: Runs) -> Path:
@@ -165,7 +158,5 @@ def _module(name: str, package: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ConfigError(
-            f"this tracker needs the package {package} ({error}); install it with pip install "
-            f"'fedglean[{package}]'"
-        ) from error
+        how = f"install it with pip install 'fedglean[{package}]'"
+        raise ConfigError(f"this tracker needs the package {package} ({error}); {how}") from error

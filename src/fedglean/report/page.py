@@ -1,5 +1,4 @@
-"""Runs as one HTML page that needs nothing else: its charts are SVG, drawn by a script of its own
-from data inside.
+"""Runs as one HTML page that needs nothing else: its own script draws SVG from data inside.
 
 A plotting library would make the page a hundred times as large and is seldom there where a GPU is.
 """
@@ -12,10 +11,11 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,7 @@ COLUMNS = ("round", "final", "bytes_down", "bytes_up", "seconds", "answered", "a
 def write_page(
     folders: Sequence[Path], out: Path, title: str | None = None, trust: bool = False
 ) -> Path:
-    """The page of runs, of several seeds or of comparisons. With `trust`, code that they name may
-    run for it.
-    """
+    """The page of what folders hold; with `trust`, code that they name may run for it."""
     for folder in folders if trust else ():
         allow(folder)
     data = page_data(gather(folders), ModelReport(), title)
@@ -54,8 +52,10 @@ def write_page(
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The page with its data. Whatever names hold, nothing in it ends the script or begins a tag;
-    and should it, the page's policy lets a browser use this style and this script alone.
+    """The page with its data.
+
+    Whatever names hold, nothing in it ends the script or begins a tag; and should it, the page's
+    policy lets a browser use this style and this script alone.
     """
     style, script = _asset("page.css"), _asset("charts.js") + _asset("page.js")
     parts = {
@@ -104,8 +104,11 @@ def page_data(
 
 def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
     config, names, hub = runs.config, runs.names, hub_of(runs)
-    scores = {name: runs.score(name) for name in names}
-    resume = shlex.join(["fedglean", "resume", str(runs.folder)])
+    last, best = {}, {}
+    for name in names:
+        scores = runs.score(name)
+        last[name], best[name] = map(_score, scores)
+    resume = None if runs.finished else shlex.join(["fedglean", "resume", str(runs.folder)])
     return {
         "label": runs.name,
         "method": config.method,
@@ -117,15 +120,15 @@ def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
         "finished": runs.finished,
         "failed": runs.failed,
         "predictors": names,
-        "last": {name: _score(last) for name, (last, _) in scores.items()},
-        "best": {name: _score(best) for name, (_, best) in scores.items()},
+        "last": last,
+        "best": best,
         "runs": [_run(run, names) for run in runs],
         "refused": _refused(runs),
         "holders": report.holders(runs[0]),
         "exam": report.examples(runs[0]),
         "config": to_toml(config),
         "command": _command(runs, report),
-        "resume": None if runs.finished else resume,
+        "resume": resume,
         "deployed": hub is not None,
         "exact": config.engine.deterministic or config.engine.device == "cpu",
     }
@@ -133,39 +136,34 @@ def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
 
 def _score(score: Score) -> dict[str, Any]:
     spread = score.spread
-    return {
-        "values": list(score.values),
-        "rounds": list(score.rounds),
-        "mean": spread.mean,
-        "deviation": spread.deviation,
-    }
+    seeds = {"values": list(score.values), "rounds": list(score.rounds)}
+    return {**seeds, "mean": spread.mean, "deviation": spread.deviation}
 
 
 def _run(run: Run, names: Sequence[str]) -> dict[str, Any]:
     """The history by column, as metrics.jsonl has it; null where a round has no such number."""
     history = run.history
-    kinds = list(dict.fromkeys(kind for line in history for kind in line.get("pseudo", {})))
+    accuracies = [line.get("accuracy", {}) for line in history]
+    pseudo = [line.get("pseudo", {}) for line in history]
     per_class = run.tested[-1].get("per_class") if run.tested else None
+    phases: Counter[str] = Counter()
+    for line in history:
+        phases.update(line.get("phases", {}))
     return {
         "seed": run.seed,
-        **{name: [line.get(name) for line in history] for name in COLUMNS},
-        "accuracy": _columns(history, "accuracy", names),
-        "pseudo": _columns(history, "pseudo", kinds),
+        **_columns(history, COLUMNS),
+        "accuracy": _columns(accuracies, names),
+        "pseudo": _columns(pseudo, dict.fromkeys(chain.from_iterable(pseudo))),
         "per_class": per_class[names[0]] if per_class else None,
-        "phases": _phases(history),
+        "phases": dict(phases),
     }
 
 
-def _columns(history: Sequence[Line], table: str, names: Sequence[str]) -> dict[str, list[Any]]:
-    return {name: [line.get(table, {}).get(name) for line in history] for name in names}
-
-
-def _phases(history: Sequence[Line]) -> dict[str, float]:
-    """Seconds by phase, of all rounds together."""
-    total: Counter[str] = Counter()
-    for line in history:
-        total.update(line.get("phases", {}))
-    return dict(total)
+def _columns(lines: Sequence[Line], names: Iterable[str]) -> dict[str, list[Any]]:
+    columns = {}
+    for name in names:
+        columns[name] = [line.get(name) for line in lines]
+    return columns
 
 
 def _summary(config: Config) -> str:
@@ -191,25 +189,18 @@ def _refused(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _command(runs: Runs, report: ModelReport) -> str:
-    """What repeats the runs; one by one, from the splits that they were given, where they did not
-    draw their own.
-    """
+    """What repeats the runs; where they did not draw their splits, one by one from those."""
     hub = hub_of(runs)
     if hub is not None:
         again = folder_beside(runs, "again")
         return hub.command("--config", f"{runs.folder}/config.toml", out=again)
     first = ["fedglean", "run", "--config", f"{runs[0].folder}/config.toml"]
     if report.draws_its_split(runs[0]):
-        return shlex.join(first + ["--seeds", str(len(runs))] * (len(runs) > 1))
+        return shlex.join([*first, "--seeds", str(len(runs))] if len(runs) > 1 else first)
     commands = []
     for run in runs:
-        files = [
-            "--config",
-            f"{run.folder}/config.toml",
-            "--split-file",
-            f"{run.folder}/split.json",
-        ]
-        commands.append(shlex.join(["fedglean", "run", *files]))
+        words = ["fedglean", "run", "--config", f"{run.folder}/config.toml"]
+        commands.append(shlex.join([*words, "--split-file", f"{run.folder}/split.json"]))
     return "\n".join(commands)
 
 

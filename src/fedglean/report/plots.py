@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedglean.runs.run import Line, Run, Runs
+from fedglean.runs.run import Line, Run, Runs, step_of
 
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -26,8 +26,7 @@ SENT = "MB per seed, down and up"
 Look = dict[str, Any]
 #: A number of a round, or None where it has none.
 Read = Callable[[Line], float | None]
-#: By panel: what a round costs, in the unit in which it is drawn. What a method does after its last
-#: round costs one more.
+#: By panel: what a round costs, in the unit in which it is drawn.
 COSTS: Mapping[str, Callable[[Line], float]] = {
     "rounds": lambda line: 1.0,
     SENT: lambda line: (line["bytes_down"] + line["bytes_up"]) / 1e6,
@@ -96,32 +95,29 @@ def accuracy_of(name: str | None = None) -> Read:
 
 
 def in_common(runs: Iterable[Run], read: Read) -> tuple[list[int], list[list[float]]]:
-    """The rounds in which every seed has a number, and the numbers, seeds x rounds.
-
-    What comes after the last round stands one place further right.
-    """
+    """The rounds in which every seed has a number, and the numbers, seeds x rounds."""
     seeds = []
     for run in runs:
         values = {}
         for line in run.history:
             value = read(line)
             if value is not None:
-                values[line["round"] + bool(line.get("final"))] = value
+                values[step_of(line)] = value
         seeds.append(values)
-    rounds = sorted(set.intersection(*(set(values) for values in seeds)))
-    return rounds, [[values[number] for number in rounds] for values in seeds]
+    steps = sorted(set.intersection(*map(set, seeds)))
+    numbers = []
+    for values in seeds:
+        numbers.append([values[step] for step in steps])
+    return steps, numbers
 
 
 def learning_curves(results: Mapping[str, Runs], path: Path, title: str = "") -> Path:
-    """Draw the curves into a PNG file; where it cannot be written, the runs are complete all the
-    same.
-    """
+    """Draw the curves into a PNG file; runs are complete all the same where that fails."""
     try:
         curves_figure(results, title).savefig(path, dpi=150)
     except OSError as error:
-        logging.getLogger(__name__).warning(
-            "the picture %s could not be written: %s", path, error.strerror or error
-        )
+        told = "the picture %s could not be written: %s"
+        logging.getLogger(__name__).warning(told, path, error.strerror or error)
     return path
 
 
@@ -140,8 +136,8 @@ def curves_figure(results: Mapping[str, Runs], title: str = "") -> Figure:
         axes.plot(curve.x[best], curve.mean[best], "o", clip_on=False, **dot)
     _write_last(axes, curves)
     tidy_axes(axes, title)
-    has_band = any(len(runs) > 1 for runs in results.values())
-    axes.set_xlabel("round" + ("  (line: mean of the seeds, band: worst to best seed)" * has_band))
+    band = "  (line: mean of the seeds, band: worst to best seed)"
+    axes.set_xlabel(f"round{band}" if _has_band(results) else "round")
     axes.set_ylabel(ACCURACY)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     note: Look = {"transform": axes.transAxes, "ha": "right", "fontsize": 8, "color": "#555555"}
@@ -149,15 +145,17 @@ def curves_figure(results: Mapping[str, Runs], title: str = "") -> Figure:
     return figure
 
 
+def _has_band(results: Mapping[str, Runs]) -> bool:
+    return any(len(runs) > 1 for runs in results.values())
+
+
 def _by_round(results: Mapping[str, Runs]) -> list[Curve]:
     curves = []
     for label, runs in results.items():
-        names = runs.names
-        is_alone = len(results) == len(runs) == 1
-        for name in names if is_alone else names[:1]:
-            own = f"{label} {name}".strip() if is_alone and len(names) > 1 else label
-            rounds, values = in_common(runs, accuracy_of(name))
-            curves.append(Curve.of(own, rounds, values))
+        is_alone = len(results) == len(runs) == 1 and len(runs.names) > 1
+        for name in runs.names if is_alone else runs.names[:1]:
+            own = f"{label} {name}".strip() if is_alone else label
+            curves.append(Curve.of(own, *in_common(runs, accuracy_of(name))))
     return curves
 
 
@@ -167,19 +165,15 @@ def _write_last(axes: Axes, curves: Sequence[Curve]) -> None:
     ends = sorted((curve.mean[-1], number) for number, curve in enumerate(curves))
     places = spread_out([(value - low) / (high - low) for value, _ in ends], LABEL_HEIGHT)
     for (value, number), place in zip(ends, places, strict=True):
-        axes.annotate(
-            f"{curves[number].label}  {value:.1f} %",
-            xy=(1.015, place),
-            xycoords="axes fraction",
-            color=colour_of(number),
-            va="center",
-            annotation_clip=False,
-        )
+        text = f"{curves[number].label}  {value:.1f} %"
+        look: Look = {"color": colour_of(number), "va": "center", "annotation_clip": False}
+        axes.annotate(text, xy=(1.015, place), xycoords="axes fraction", **look)
 
 
 def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, moved as little as needed to be `gap` apart: neighbours that collide share
-    their middle.
+    """Ascending places, moved as little as needed to be `gap` apart.
+
+    Neighbours that collide share their middle.
     """
     groups: list[tuple[float, int]] = []  # middle and number of each group of neighbours
     for place in places:
@@ -189,7 +183,11 @@ def spread_out(places: Sequence[float], gap: float) -> list[float]:
             if b - a >= gap * (n + m) / 2:
                 break
             groups[-2:] = [((a * n + b * m) / (n + m), n + m)]
-    return [middle + gap * (k - (count - 1) / 2) for middle, count in groups for k in range(count)]
+    moved = []
+    for middle, count in groups:
+        first = middle - gap * (count - 1) / 2
+        moved += [first + gap * number for number in range(count)]
+    return moved
 
 
 def cost_curves(
@@ -203,8 +201,9 @@ def cost_curves(
 def costs_figure(
     results: Mapping[str, Runs], title: str = "", at_one_place: Collection[str] = ()
 ) -> Figure:
-    """Rounds, bytes and seconds side by side. What sends nothing is a dotted level in the panel of
-    bytes, and so is what is no federation.
+    """Rounds, bytes and seconds side by side.
+
+    In the panel of bytes, what sends nothing is a dotted level, and so is what is no federation.
     """
     figure = new_figure(11, 4.2 + 0.22 * -(-len(results) // 4))
     panels = figure.subplots(1, len(COSTS), sharey=True)
@@ -222,9 +221,9 @@ def costs_figure(
         axes.set_xlim(left=0)
     panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[0].set_ylabel(ACCURACY)
-    has_band = any(len(runs) > 1 for runs in results.values())
-    note = "  (line: mean of the seeds, band: worst to best)" if has_band else ""
-    figure.suptitle(title + note, x=0.01, ha="left", parse_math=False)
+    if _has_band(results):
+        title += "  (line: mean of the seeds, band: worst to best)"
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=4, frameon=False)
     return figure
@@ -232,16 +231,10 @@ def costs_figure(
 
 def _by_cost(label: str, runs: Runs, cost: Callable[[Line], float]) -> Curve:
     """Over the tests that all seeds have, at their mean cost up to there."""
-    seeds: list[dict[tuple[int, bool], tuple[float, float]]] = []
-    read = accuracy_of(runs.names[0] if runs.names else None)
+    steps, accuracies = in_common(runs, accuracy_of(*runs.names[:1]))
+    spent = np.zeros(len(steps))
     for run in runs:
         totals = accumulate(cost(line) for line in run.history)
-        points = {}
-        for line, total in zip(run.history, totals, strict=True):
-            value = read(line)
-            if value is not None:
-                points[line["round"], bool(line.get("final"))] = total, value
-        seeds.append(points)
-    tests = sorted(set.intersection(*(set(points) for points in seeds)))
-    spent = [float(np.mean([points[test][0] for points in seeds])) for test in tests]
-    return Curve.of(label, spent, [[points[test][1] for test in tests] for points in seeds])
+        by_step = dict(zip(map(step_of, run.history), totals, strict=True))
+        spent += [by_step[step] for step in steps]
+    return Curve.of(label, (spent / len(runs)).tolist(), accuracies)

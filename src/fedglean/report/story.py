@@ -3,14 +3,13 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from fedglean.report.examine import ModelReport
 from fedglean.report.terminal import percent
-from fedglean.runs.config import Config
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.run import Runs, Score
 from fedglean.runs.verdict import (
@@ -32,19 +31,12 @@ METHOD, ALONE, REFERENCE = "method", "labels alone", "reference"
 
 
 def role_of(runs: Runs) -> str:
-    """What runs are there for: labels alone, a reference that knows more than clients may, or a
-    method to be judged.
-    """
+    """What runs are there for: to be judged, labels alone, or a reference that knows more."""
     unlabelled = runs[0].split.unlabelled if runs else ()
-    if unlabelled and not any(map(len, unlabelled)):
+    has_all_labels = bool(unlabelled) and not any(map(len, unlabelled))
+    if has_all_labels or is_reference(runs.config):
         return REFERENCE
-    return _role_by(runs.config)
-
-
-def _role_by(config: Config) -> str:
-    if is_reference(config):
-        return REFERENCE
-    return ALONE if config.method in LABELS_ALONE else METHOD
+    return ALONE if runs.config.method in LABELS_ALONE else METHOD
 
 
 def hub_of(runs: Runs) -> HubOptions | None:
@@ -94,17 +86,12 @@ def _best(score: Score) -> str:
 def help_section(
     groups: Sequence[Runs], report: ModelReport, coming: Sequence[Runs] = ()
 ) -> dict[str, Any]:
-    """The answers where a labels-only run of the same task is there, as a comparison has them; else
-    how to get one.
-    """
+    """The answers, as a comparison has them; without labels-only runs, how to get one."""
     methods = [runs for runs in groups if role_of(runs) == METHOD]
     alone = [runs for runs in groups if role_of(runs) == ALONE]
     gains = did_it_help(methods, alone, report.right)
-    section: dict[str, Any] = {
-        "answers": [_answer(gain, methods, alone) for gain in gains],
-        "how": None,
-        "why": None,
-    }
+    answers = [_answer(gain, methods, alone) for gain in gains]
+    section: dict[str, Any] = {"answers": answers, "how": None, "why": None}
     floors_to_come = [runs.name for runs in coming if _will_be_floor(runs, methods)]
     if not methods:
         later = [runs.name for runs in coming if role_of(runs) == METHOD]
@@ -128,7 +115,7 @@ def _will_be_floor(runs: Runs, methods: Sequence[Runs]) -> bool:
 
 def _is_floor_unfinished(methods: Sequence[Runs], alone: Sequence[Runs]) -> bool:
     unfinished = [floor for floor in alone if not floor.finished]
-    return any(is_same_task(runs[0], floor[0]) for runs in methods for floor in unfinished)
+    return any(is_same_task(runs[0], floor[0]) for runs, floor in product(methods, unfinished))
 
 
 def _to_come(labels: Sequence[str]) -> str:
@@ -136,9 +123,7 @@ def _to_come(labels: Sequence[str]) -> str:
 
 
 def _without_methods(groups: Sequence[Runs]) -> str:
-    """Why there is no answer; who has all images at one place learns from the unlabelled ones, but
-    from no client.
-    """
+    """Why there is no answer; who has all images at one place learns from no client."""
     pooled = [runs.name for runs in groups if at_one_place(runs.config)]
     if not pooled:
         return "None of these runs learns from unlabelled images."
@@ -175,8 +160,7 @@ def _sentence(help: Help) -> str:
 
 
 def gaps_to_best(groups: Sequence[Runs], report: ModelReport) -> dict[str, Difference | None]:
-    """By label, the gap to the best one on the same task that is no reference; None for the best
-    itself.
+    """By label, the gap to the best on the same task that is no reference, None for that itself.
 
     What cannot be paired, seed by seed, is not in it, nor a best one that no other is measured
     against.
@@ -194,9 +178,7 @@ def gaps_to_best(groups: Sequence[Runs], report: ModelReport) -> dict[str, Diffe
 
 
 def _all_pairs(runs: Runs, other: Runs) -> Pairs:
-    """All of their seeds in pairs, if they have the same seeds, data and labelled images; what a
-    reference had more is no difference.
-    """
+    """All seeds in pairs, if seeds, data and labelled images are the same, or more is known."""
     if [run.seed for run in runs] != [run.seed for run in other]:
         return []
     is_pooled = role_of(runs) == REFERENCE
@@ -226,8 +208,12 @@ def _how(runs: Runs) -> list[str]:
     if hub is None and not config.holders:
         options |= {"--labels": split.labels, "--partition": split.partition}
         options |= {"--clients": split.clients}
-    words = [[name, str(value)] for name, value in options.items() if value is not None]
-    given = [*chain.from_iterable(words), *["--allow-partial"] * config.data.allow_partial]
+    given: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            given += [name, str(value)]
+    if config.data.allow_partial:
+        given.append("--allow-partial")
     commands, outs = [], []
     for method in floors(runs[0].split):
         outs.append(str(folder_beside(runs, method)))

@@ -26,8 +26,9 @@ class Tracker(Protocol):
     """Hears of one experiment, of which several seeds may train side by side."""
 
     def begin(self, runs: "Runs") -> None:
-        """Before the first round, or before the next one: a resumed run has a history. A
-        FedgleanError refuses the run, for what the user can mend.
+        """Before the first round, or before the next one: a resumed run has a history.
+
+        A FedgleanError refuses the run, for what the user can mend.
         """
 
     def round(self, lines: Lines) -> None:
@@ -85,9 +86,8 @@ class Trackers:
 
 
 def _warn(tracker: Tracker, error: Exception) -> None:
-    logging.getLogger(__name__).warning(
-        "the tracker %s failed and hears no more of the run: %s", type(tracker).__name__, error
-    )
+    told = "the tracker %s failed and hears no more of the run: %s"
+    logging.getLogger(__name__).warning(told, type(tracker).__name__, error)
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,18 @@ class TrackerKind:
     summary: str = ""
 
 
-def _made(module: str, name: str) -> Tracker:
+def _make(module: str, name: str) -> Tracker:
     tracker: Tracker = getattr(import_module(f"fedglean.report.{module}"), name)()
     return tracker
 
 
 #: By the names that --track takes. Their modules are imported when they are used.
 TRACKERS: Mapping[str, TrackerKind] = {
-    "terminal": TrackerKind(partial(_made, "terminal", "Terminal"), "the progress line"),
-    "page": TrackerKind(partial(_made, "page", "Page"), "report.html, kept up to date"),
-    "tensorboard": TrackerKind(partial(_made, "loggers", "TensorBoard"), "event files"),
-    "mlflow": TrackerKind(partial(_made, "loggers", "MLflow"), "a run a seed in MLflow"),
-    "wandb": TrackerKind(partial(_made, "loggers", "WandB"), "Weights & Biases, offline"),
+    "terminal": TrackerKind(partial(_make, "terminal", "Terminal"), "the progress line"),
+    "page": TrackerKind(partial(_make, "page", "Page"), "report.html, kept up to date"),
+    "tensorboard": TrackerKind(partial(_make, "loggers", "TensorBoard"), "event files"),
+    "mlflow": TrackerKind(partial(_make, "loggers", "MLflow"), "a run a seed in MLflow"),
+    "wandb": TrackerKind(partial(_make, "loggers", "WandB"), "Weights & Biases, offline"),
 }
 
 Track = str | Sequence[str | Tracker]

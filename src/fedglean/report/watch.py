@@ -1,5 +1,4 @@
-"""Serves the report of runs while they train, to this machine only: the page asks for what is new,
-and this answers.
+"""Serves the report of runs while they train, to this machine only.
 
 Two addresses are answered, the page and its data; no other file can be had. A request must name
 this machine as its host, so that no site in the reader's browser can ask in its own name.
@@ -9,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -54,14 +54,11 @@ class Watcher(ThreadingHTTPServer):
         return page_data(gather(self.folders), self.report, live=True)
 
     def _mark(self) -> str:
-        files = [
-            place
-            for folder in self.folders
-            for below in ("", "*/", "*/*/")
-            for name in CHANGING
-            for place in sorted(folder.glob(below + name))
-        ]
-        states = [(str(place), place.stat().st_size, place.stat().st_mtime_ns) for place in files]
+        states = []
+        for folder, below, name in product(self.folders, ("", "*/", "*/*/"), CHANGING):
+            for place in sorted(folder.glob(below + name)):
+                state = place.stat()
+                states.append((str(place), state.st_size, state.st_mtime_ns))
         return digest(repr(states).encode())[:32]
 
 
@@ -73,9 +70,8 @@ class PageHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in {
-            f"{name}:{self.server.server_port}" for name in (HERE, "localhost")
-        }:
+        hosts = [f"{name}:{self.server.server_port}" for name in (HERE, "localhost")]
+        if self.headers.get("Host") not in hosts:
             self._send(403, b"this page is for this machine alone\n")
             return
         with suppress(ConnectionError):  # whoever asked may have gone

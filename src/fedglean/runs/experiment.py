@@ -150,7 +150,8 @@ def _executor(config: Config, dataset: Dataset, federation: Federation, setting:
         if len(pool):
             pilots.append(pool)
     del pilots[min(8, config.engine.block) :]
-    return faster(_new_model(config, dataset), pilots, setting, cache_folder() / "executors.json")
+    model = ModelMaker(config, dataset)()
+    return faster(model, pilots, setting, cache_folder() / "executors.json")
 
 
 def aggregate_of(config: Config) -> Aggregate:
@@ -195,20 +196,10 @@ class ModelMaker:
         return fold_int(self.config.seed, "start")
 
     def __call__(self, name: str = "model", width: float = 1.0) -> Model:
-        return _new_model(self.config, self.dataset, name, width)
-
-
-def _new_model(config: Config, dataset: Dataset, name: str = "model", width: float = 1.0) -> Model:
-    channels, height, columns = dataset.train_images.shape[1:]
-    net = config.model
-    architecture = Architecture(
-        net.name,
-        (channels, height, columns),
-        len(dataset.classes),
-        width,
-        net.norm,
-        net.dropout,
-        config.names.net(net.name),
-    )
-    key, engine = fold_int(config.seed, "initial", name), config.engine
-    return architecture.initial(key, getattr(torch, engine.dtype), chosen_device(engine.device))
+        net, engine = self.config.model, self.config.engine
+        channels, height, columns = self.dataset.train_images.shape[1:]
+        shape = channels, height, columns
+        classes, kind = len(self.dataset.classes), self.config.names.net(net.name)
+        architecture = Architecture(net.name, shape, classes, width, net.norm, net.dropout, kind)
+        key = fold_int(self.config.seed, "initial", name)
+        return architecture.initial(key, getattr(torch, engine.dtype), chosen_device(engine.device))

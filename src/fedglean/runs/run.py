@@ -27,6 +27,11 @@ from fedglean.runs.trained import ImageLabels, TrainedModel
 Line = Mapping[str, Any]
 
 
+def step_of(line: Line) -> int:
+    """What a method does after its last round counts as one more round."""
+    return int(line["round"]) + bool(line.get("final"))
+
+
 @dataclass(frozen=True)
 class Spread:
     """A mean over seeds, and how far they are apart; a single seed deviates by 0."""
