@@ -507,6 +507,30 @@ def test_list_alone_shows_all_but_the_presets() -> None:
     assert f"{len(PRESETS)} presets" in output
 
 
+def test_no_line_of_a_list_in_a_pipe_ends_in_blanks() -> None:
+    assert not [line for line in call("list").output.splitlines() if line != line.rstrip()]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run sem", {"semifl"}),
+        ("compare semifl fedavg-mix", {"fedavg-mixmatch"}),
+        ("run --preset hassle/cifar10-1", {"hassle/cifar10-10"}),
+        ("run semifl --data dig", {"digits"}),
+        ("list hass", {"hassle"}),
+    ],
+)
+def test_the_shell_completes_names(words: str, offered: set[str]) -> None:
+    asked = {
+        "_FEDGLEAN_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"fedglean {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    result = CliRunner().invoke(cli.app, env=asked, prog_name="fedglean")
+    assert offered <= set(result.output.split()) <= set(METHODS) | set(PRESETS) | {"digits"}
+
+
 def test_the_version_is_printed() -> None:
     assert call("--version").output == f"fedglean {__version__}\n"
 
