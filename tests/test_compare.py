@@ -18,7 +18,7 @@ from typer.testing import Result as Called
 
 from fedglean import cli, compare
 from fedglean.cli import compare as commands
-from fedglean.cli.compare import _named, _table
+from fedglean.cli.compare import _settings_of_each, _table
 from fedglean.data.sources import load
 from fedglean.data.split_file import load_split
 from fedglean.errors import ConfigError, RoundError, StorageError
@@ -581,7 +581,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(
 
 
 def test_settings_of_one_method_follow_a_colon() -> None:
-    assert _named(
+    assert _settings_of_each(
         ["semifl:threshold=0.8,mixup=false", "heterofl:widths=1,0.5,rate=0.1", "hassle/cifar10-10"],
         None,
     ) == {
@@ -590,7 +590,7 @@ def test_settings_of_one_method_follow_a_colon() -> None:
         "hassle/cifar10-10": {"preset": "hassle/cifar10-10"},
     }
     with pytest.raises(ConfigError, match="named twice"):
-        _named(["semifl", "semifl"], None)
+        _settings_of_each(["semifl", "semifl"], None)
 
 
 def test_the_command_says_it_all_and_goes_on_when_given_again(

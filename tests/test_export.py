@@ -264,7 +264,7 @@ def test_without_test_images_it_says_that_nothing_was_compared(
     def gone(*_: Any) -> Any:
         raise AssertionError("the data set was read")
 
-    monkeypatch.setattr("fedglean.cli.export.dataset_of", gone)
+    monkeypatch.setattr("fedglean.cli.export.dataset_of_run", gone)
     code, output = invoke(
         "export", hassle, "--no-check", "--state-dict", tmp_path / "m.safetensors"
     )

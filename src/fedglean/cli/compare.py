@@ -46,7 +46,7 @@ def compare(
     It also says whether the unlabelled clients helped. If it is interrupted, the same command
     continues where it stopped.
     """
-    plan = make_plan(_named(methods, options.get("use")), seeds, options)
+    plan = make_plan(_settings_of_each(methods, options.get("use")), seeds, options)
     mark = digest(plan.mark().encode())[:8]
     folder = out or Path("runs", f"compare-{plan.shared.data.name}-{mark}")
     for note in plan.notes:
@@ -55,7 +55,7 @@ def compare(
         show_comparison(carry_out(plan, folder, with_terminal(track, quiet)))
 
 
-def _named(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
+def _settings_of_each(words: list[str], use: Path | None) -> dict[str, dict[str, Any]]:
     presets = Names.of(use).tables["PRESETS"]
     named: dict[str, dict[str, Any]] = {}
     for word in words:

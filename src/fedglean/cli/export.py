@@ -8,13 +8,11 @@ import typer
 from torch import Tensor
 
 from fedglean.cli.shared import Trust, app, say
-from fedglean.data.party_folders import hub_images
 from fedglean.errors import ConfigError, StorageError
 from fedglean.export import Answer, check, need_onnx, read_run, save_onnx, save_state_dict
 from fedglean.report.terminal import percent
-from fedglean.runs.experiment import dataset_of
+from fedglean.runs.experiment import dataset_of_run
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.trained import TrainedModel
 from fedglean.trust import allow
 
@@ -65,7 +63,9 @@ def export(
     if trust:
         allow(folder)
     trained = read_run(folder, predictor)
-    images = _test_images(folder) if checked else None
+    images = None
+    if checked:
+        images = dataset_of_run(RunFolder(folder).config(), folder).test_images
     for path, save in wanted:
         _write(path, save, trained, images)
 
@@ -97,12 +97,3 @@ def _write(path: Path, save: Save, trained: TrainedModel, images: Tensor | None)
         path.unlink()
         raise StorageError(f"{path} was removed, because it is not the run's model: {result}")
     say(f"{path}: {result}")
-
-
-def _test_images(folder: Path) -> Tensor:
-    """What the run was tested on; a hub of branches has but its own images to read."""
-    config = RunFolder(folder).config()
-    root = None if config.data.root is None else Path(config.data.root)
-    if root is not None and kind_of(folder) is Kind.FEDERATION:
-        return hub_images(root).test_images
-    return dataset_of(config).test_images

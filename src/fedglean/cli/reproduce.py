@@ -66,7 +66,7 @@ def reproduce(
     if what is None:
         _list_studies(studies, cell)
         return
-    study = _named(studies, what, cell)
+    study = _find(studies, what, cell)
     if cell == "list":
         print("\n".join(study.cells))
         return
@@ -111,7 +111,7 @@ def _list_studies(studies: Mapping[str, Study], cell: str | None) -> None:
     screen().print(names_table(title, rows))
 
 
-def _named(studies: Mapping[str, Study], what: str, cell: str | None) -> Study:
+def _find(studies: Mapping[str, Study], what: str, cell: str | None) -> Study:
     if what not in studies:
         raise unknown("table, figure or theorem", what, studies)
     if cell is not None and not studies[what].cells:

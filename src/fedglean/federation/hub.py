@@ -34,7 +34,7 @@ from fedglean.runs.config import Config, fingerprint, make_method, read_toml, re
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.evaluate import Evaluator
 from fedglean.runs.experiment import Experiment, aggregate_of, settled_for
-from fedglean.runs.folder import RunFolder
+from fedglean.runs.folder import RunFolder, check_same_run
 from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Run
 from fedglean.sealed import hold, make_folder
@@ -144,10 +144,7 @@ def roster_of(config: Config, options: HubOptions) -> Roster | None:
     out = options.out
     if not (out / "config.toml").exists():
         return None
-    if fingerprint(RunFolder(out).config()) != fingerprint(config):
-        raise StorageError(
-            f"{out} holds a run with another configuration; choose another folder with --out"
-        )
+    check_same_run(out, config)
     roster = Roster.load(out)
     count = len(roster.branches)
     if count != options.branches:

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import UNKNOWN
-from fedglean.data.party_folders import hub_images
 from fedglean.data.split_file import fitted, of_this, split_digest
 from fedglean.errors import DataError, FedgleanError
 from fedglean.report.bubbles import holder_names, holdings
-from fedglean.runs.experiment import dataset_of, divide_up
+from fedglean.runs.experiment import dataset_of_run, divide_up
 from fedglean.runs.kinds import Kind, kind_of
 from fedglean.runs.run import Run
 
@@ -38,11 +37,11 @@ class ModelReport:
 
     def holders(self, run: Run) -> Found:
         """Images by holder and class; or, as `missing`, why that cannot be told."""
-        return self._remembered("split.json", run, self._holders)
+        return self._remember("split.json", run, self._holders)
 
     def draws_its_split(self, run: Run) -> bool:
         """Whether its configuration makes its split again; a comparison's references had others."""
-        return bool(self._remembered("split.json", run, self._drawn).get("drawn", True))
+        return bool(self._remember("split.json", run, self._compare_split).get("drawn", True))
 
     def examples(self, run: Run) -> Found:
         """Confusion and examples of the final model; or, as `missing`, why there are none."""
@@ -56,9 +55,9 @@ class ModelReport:
     def _of_the_model(self, run: Run) -> Found:
         if not run.finished or not run.tested:
             return {"missing": "The run is not finished; its final model is examined when it is."}
-        return self._remembered("model.safetensors", run, self._examine)
+        return self._remember("model.safetensors", run, self._examine)
 
-    def _remembered(self, name: str, run: Run, look: Callable[[Run], Found]) -> Found:
+    def _remember(self, name: str, run: Run, look: Callable[[Run], Found]) -> Found:
         """What was found before of a file as it is now."""
         try:
             file = Path(run.folder or "") / name
@@ -69,14 +68,14 @@ class ModelReport:
         except (FedgleanError, OSError) as error:
             return {"missing": f"This cannot be shown here: {error}."}
 
-    def _drawn(self, run: Run) -> Found:
+    def _compare_split(self, run: Run) -> Found:
         drawn = divide_up(run.config, self._dataset(run))
         return {"drawn": split_digest(drawn) == split_digest(run.split)}
 
     def _dataset(self, run: Run) -> Dataset:
         key = run.config.data, _has_branches(run)
         if key not in self.data:
-            self.data[key] = _of_the_hub(run) if key[1] else dataset_of(run.config)
+            self.data[key] = dataset_of_run(run.config, run.folder)
         return self.data[key]
 
     def _holders(self, run: Run) -> Found:
@@ -100,9 +99,8 @@ class ModelReport:
         dataset, model = self._dataset(run), run.model
         images = dataset.test_images
         if not len(images) or tuple(images.shape[1:]) != tuple(model.shape):
-            raise DataError(
-                f"the data set {dataset.name} found here has no test images of the model's size"
-            )
+            what = f"the data set {dataset.name} found here"
+            raise DataError(f"{what} has no test images of the model's size")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         chances = model.only(model.name).to(device).logits(images).double().softmax(-1).cpu()
         if not bool(torch.isfinite(chances).all()):
@@ -125,13 +123,8 @@ class ModelReport:
 
 
 def _has_branches(run: Run) -> bool:
-    """Whether it trained on real branches, of whose images the hub's machine has none."""
+    """Whether it trained on real branches; their images are numbers beyond the hub's own."""
     return run.folder is not None and kind_of(run.folder) is Kind.FEDERATION
-
-
-def _of_the_hub(run: Run) -> Dataset:
-    """What a hub can read again; branches' images are numbers beyond its own, without a label."""
-    return hub_images(Path(str(run.config.data.root)))
 
 
 def _confusion(truth: Tensor, guess: Tensor, classes: int) -> list[list[int]]:

@@ -60,7 +60,7 @@ def page(data: Mapping[str, Any]) -> str:
     style, script = _asset("page.css"), _asset("charts.js") + _asset("page.js")
     parts = {
         "title": html.escape(data["title"]),
-        "data": embedded(data),
+        "data": embed(data),
         "style": style,
         "script": script,
         "style hash": _hash(style),
@@ -78,7 +78,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def embedded(data: Mapping[str, Any]) -> str:
+def embed(data: Mapping[str, Any]) -> str:
     """JSON that may stand inside a script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -123,7 +123,7 @@ def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
         "last": last,
         "best": best,
         "runs": [_run(run, names) for run in runs],
-        "refused": _refused(runs),
+        "refused": _refusals(runs),
         "holders": report.holders(runs[0]),
         "exam": report.examples(runs[0]),
         "config": to_toml(config),
@@ -172,7 +172,7 @@ def _summary(config: Config) -> str:
     return f"A method of {config.use}, which is not run: --trust allows it."
 
 
-def _refused(runs: Runs) -> list[dict[str, Any]]:
+def _refusals(runs: Runs) -> list[dict[str, Any]]:
     """Refusals by reason, the most frequent first."""
     found: dict[str, list[tuple[int, int]]] = {}
     for run in runs:

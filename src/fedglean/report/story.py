@@ -119,7 +119,7 @@ def _is_floor_unfinished(methods: Sequence[Runs], alone: Sequence[Runs]) -> bool
 
 
 def _to_come(labels: Sequence[str]) -> str:
-    return f"{_listed(labels)} {'is' if len(labels) == 1 else 'are'} still to come"
+    return f"{_series(labels)} {'is' if len(labels) == 1 else 'are'} still to come"
 
 
 def _without_methods(groups: Sequence[Runs]) -> str:
@@ -129,12 +129,12 @@ def _without_methods(groups: Sequence[Runs]) -> str:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
     return (
-        f"{_listed(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} "
+        f"{_series(pooled)} {verb} everybody's images in one place, unlabelled ones too: {kind} "
         "for federations, but no answer about clients that keep their images."
     )
 
 
-def _listed(labels: Sequence[str]) -> str:
+def _series(labels: Sequence[str]) -> str:
     """As a sentence takes them: a, b and c."""
     return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 

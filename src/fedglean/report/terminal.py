@@ -40,36 +40,42 @@ class Plain(Console):
 
 
 class Terminal:
-    """A tracker that shows rounds while they are trained, on standard error."""
+    """A tracker that shows rounds while they are trained, on standard error.
+
+    Time left follows from the median of the last rounds: the first ones may compile for minutes.
+    """
 
     def __init__(self, label: str | None = None, console: Console | None = None) -> None:
         self.label = label
         self.console = console or Console(stderr=True)
         self.bar: Progress | None = None
+        self.seconds = deque[float](maxlen=20)
+        self.accuracy = ""
 
     def begin(self, runs: Runs) -> None:
         engine = runs.config.engine
         compiles = engine.compile and engine.device != "cpu" and torch.cuda.is_available()
-        start = "compiling, which takes minutes" if compiles else "starting"
+        state = "compiling, which takes minutes" if compiles else "starting"
         if self.label is None:
             self.label = runs.name + (f", {len(runs)} seeds" if len(runs) > 1 else "")
         self.rounds = runs.config.rounds
-        self.began = self.shown = time.monotonic()
-        self.words = RoundWords(self.rounds)
+        self.began = self.latest = self.shown = time.monotonic()
         if self.console.is_terminal:
             self.bar = _bar(self.console)
             self.bar.start()
-            self.bar.add_task(self.label, total=self.rounds, state=start)
+            self.bar.add_task(self.label, total=self.rounds, state=state)
         elif compiles:
-            self._print(start)
+            self._print(state)
 
     def round(self, lines: Lines) -> None:
         line = mean_line(list(lines.values()))
-        state = self.words.of(line)
+        now = time.monotonic()
+        self.seconds.append(now - self.latest)
+        self.latest = now
+        state = self._words(line)
         if self.bar is not None:
             self.bar.update(self.bar.tasks[0].id, completed=line["round"], state=state)
             return
-        now = time.monotonic()
         is_final = bool(line.get("final"))
         is_due = line["round"] in self._due() or now - self.shown >= PLAIN_SECONDS
         if is_due or is_final:
@@ -82,6 +88,19 @@ class Terminal:
             if not self.bar.tasks[0].completed:  # it was finished before
                 self.bar.remove_task(self.bar.tasks[0].id)
             self.bar.stop()
+
+    def _words(self, line: Line) -> str:
+        """What is told of a round; of one without a test, the accuracy of the last one."""
+        if line.get("accuracy"):
+            self.accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
+        words = [self.accuracy] if self.accuracy else []
+        share = line.get("pseudo", {}).get("confident_share")
+        if share is not None:
+            words.append(f"confident {percent(share)}")
+        if line["round"] < self.rounds:
+            left = median(self.seconds) * (self.rounds - line["round"])
+            words.append(f"{duration(left)} left")
+        return ", ".join(words)
 
     def _due(self) -> set[int]:
         parts = range(1, PLAIN_LINES + 1)
@@ -100,34 +119,6 @@ def _bar(console: Console) -> Progress:
         TimeElapsedColumn(),
         console=console,
     )
-
-
-class RoundWords:
-    """Puts rounds into words; remembers the last accuracy for those without a test.
-
-    Time left follows from the median of the last rounds: the first ones may compile for minutes.
-    """
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-        self.latest = time.monotonic()
-        self.seconds = deque[float](maxlen=20)
-        self.accuracy = ""
-
-    def of(self, line: Line) -> str:
-        now = time.monotonic()
-        self.seconds.append(now - self.latest)
-        self.latest = now
-        if line.get("accuracy"):
-            self.accuracy = f"accuracy {percent(next(iter(line['accuracy'].values())))}"
-        words = [self.accuracy]
-        share = line.get("pseudo", {}).get("confident_share")
-        if share is not None:
-            words.append(f"confident {percent(share)}")
-        if line["round"] < self.rounds:
-            left = median(self.seconds) * (self.rounds - line["round"])
-            words.append(f"{duration(left)} left")
-        return ", ".join(filter(None, words))
 
 
 def mean_line(lines: Sequence[Line]) -> Line:

@@ -34,9 +34,8 @@ class Watcher(ThreadingHTTPServer):
         try:
             super().__init__((HERE, port), PageHandler)
         except (OSError, OverflowError) as error:
-            raise ConfigError(
-                f"port {port} cannot be used ({error}); choose another, or 0 for any free one"
-            ) from error
+            how = "choose another, or 0 for any free one"
+            raise ConfigError(f"port {port} cannot be used ({error}); {how}") from error
 
     @property
     def address(self) -> str:

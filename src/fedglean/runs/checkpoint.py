@@ -116,9 +116,9 @@ class Checkpoints:
             content: dict[str, Any] = sealed["content"]
             is_sound = sealed["sha256"] == digest_of_json(content)
         except UNREADABLE as error:
-            raise _damage(path, f" and cannot be read ({error})") from error
+            raise damage(path, f" and cannot be read ({error})") from error
         if not is_sound:
-            raise _damage(path)
+            raise damage(path)
         return content
 
     def _put(self, name: str, file: str, content: Tree) -> None:
@@ -133,7 +133,7 @@ class Checkpoints:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if digest(content) != entry["sha256"]:
-            raise _damage(path)
+            raise damage(path)
         return unpack(content, path, net)[0]
 
     def _tidy(self) -> None:
@@ -144,5 +144,5 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
 
 
-def _damage(path: Path, how: str = ": its checksum does not match") -> StorageError:
+def damage(path: Path, how: str = ": its checksum does not match") -> StorageError:
     return StorageError(f"{path} is damaged{how}; restore it, or start a new run")

@@ -70,14 +70,10 @@ def named_methods(methods: str | Iterable[str] | Named) -> Named:
     names = [methods] if isinstance(methods, str) else [str(name) for name in methods]
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise ConfigError(
-                f"'{name}' is named twice; give one of the two another label and its own setting"
-            )
+            raise ConfigError(f"'{name}' is named twice; give one its own label and settings")
         if ":" in name:
-            raise ConfigError(
-                f"'{name}' is a label of the command line; here, write {{label: settings}}, a "
-                "dictionary"
-            )
+            how = "here, write {label: settings}, a dictionary"
+            raise ConfigError(f"'{name}' is a label of the command line; {how}")
     return {name: {} for name in names}
 
 

@@ -159,6 +159,7 @@ NAMED: Mapping[str, str] = {
     "engine.executor": "EXECUTORS",
     "engine.placement": "PLACEMENTS",
 }
+NO_METHOD = "no method was named; name one, such as semifl ('fedglean list methods' shows them all)"
 #: Stands for the faster executor, which is found out.
 AUTO = "auto"
 
@@ -191,9 +192,9 @@ def resolve(
     is_closed = names.is_closed_to("METHODS", name)  # its code may not run, and is not needed
     merged: Layer = {table: {} for table in ("settings", *SECTIONS)}
     if not is_closed:
-        merged = _merged(merged, names.find("METHODS", name).defaults)
+        merged = _merge(merged, names.find("METHODS", name).defaults)
     for layer in layers:
-        merged = _merged(merged, layer)
+        merged = _merge(merged, layer)
     _refuse_unknown(merged, [] if is_closed else settings_of(name, names))
     settings = merged["settings"]
     if not is_closed:
@@ -234,7 +235,7 @@ def configure(
     options = {option: value for option, value in options.items() if value is not None}
     given: Layer = {} if method is None else {"method": method}
     for option, value in options.items():
-        given = _merged(given, _nested(_key_of(option, value), value))
+        given = _merge(given, _nest(_key_of(option, value), value))
     given = _with_places(given, Path())
     foreign = None if trust else written if is_own else given
     names = _names_of([written, given], foreign)
@@ -246,13 +247,11 @@ def configure(
     name = _method_name(layers, names)
     if preset is not None and found.method != name:
         raise ConfigError(
-            f"the preset '{preset}' is for {found.method}, not {name}; leave out one of them"
+            f"the preset '{preset}' is for {found.method}, not {name}; name one alone"
         )
     if written.get("settings") and written.get("method", name) != name:
-        raise ConfigError(
-            f"{file} has settings for {written['method']}, not for {name}; remove them, or leave "
-            f"out '{name}'"
-        )
+        what = f"{file} has settings for {written['method']}, not for {name}"
+        raise ConfigError(f"{what}; remove them, or leave out '{name}'")
     retired = names.find("METHODS", name).method.retired
     current = [option for option in options if option not in retired]
     _refuse_unknown_options(current, name, settings_of(name, names))
@@ -366,7 +365,7 @@ def _with_places(layer: Layer, folder: Path) -> Layer:
         path = _at(layer, key)
         if isinstance(path, str | Path) and path != NONE:
             place = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
-            layer = _merged(layer, _nested(key, place))
+            layer = _merge(layer, _nest(key, place))
     return layer
 
 
@@ -388,9 +387,7 @@ def _chosen(config: Config) -> list[tuple[str, str]]:
 def _method_name(layers: Sequence[Layer], names: Names) -> str:
     chosen, _ = _strongest("method", layers)
     if chosen is None:
-        raise ConfigError(
-            "no method was named; name one, such as semifl ('fedglean list methods' shows them all)"
-        )
+        raise ConfigError(NO_METHOD)
     if not isinstance(chosen, str):
         how = "the file of one's own goes into `use`"
         raise ConfigError(f"a method is given by its name, not as {chosen!r}; {how}")
@@ -405,9 +402,8 @@ def _refuse_ignored(config: Config, given: Layer) -> None:
     for name in ("labels", "clients", "partition"):
         value = _at(given, f"split.{name}")
         if value is not None and config.holders:
-            raise ConfigError(
-                f"'{config.holders}' already says who holds what; leave out {name} = {value}"
-            )
+            told = f"'{config.holders}' already says who holds what"
+            raise ConfigError(f"{told}; leave out {name} = {value}")
 
 
 def settings_of(method: str, names: Names) -> list[str]:
@@ -431,10 +427,8 @@ def _refuse_hidden(method: str, names: Names) -> None:
     taken = {*FLAT, *SECTIONS, "method", "preset", "file", "trust"}
     hidden = sorted({*settings_of(method, names)} & taken)
     if hidden:
-        raise ConfigError(
-            f"the setting '{hidden[0]}' of {method} has the same name as an option of every run; "
-            "rename it"
-        )
+        what = f"the setting '{hidden[0]}' of {method} has the same name as an option of every run"
+        raise ConfigError(f"{what}; rename it")
 
 
 def _key_of(option: str, value: Any) -> str:
@@ -451,18 +445,18 @@ def _refuse_unknown_options(options: Iterable[str], method: str, settings: Seque
             raise unknown(f"option of {method}", option, [*FLAT, *settings])
 
 
-def _nested(key: str, value: Any) -> Layer:
+def _nest(key: str, value: Any) -> Layer:
     for word in reversed(key.split(".")):
         value = {word: value}
     return value  # type: ignore[no-any-return]
 
 
-def _merged(weak: Layer, strong: Layer) -> Layer:
+def _merge(weak: Layer, strong: Layer) -> Layer:
     merged = dict(weak)
     for key, value in strong.items():
         below = merged.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = _merged(below, value)
+            value = _merge(below, value)
         merged[key] = value
     return merged
 
@@ -489,10 +483,8 @@ def _check_names(config: Config) -> None:
 
 def _check_engine(engine: EngineConfig) -> None:
     if engine.workers and engine.placement == "here":
-        raise ConfigError(
-            "engine.workers has no effect in a single process; add --placement workers, or leave "
-            "it out"
-        )
+        how = "add --placement workers, or leave it out"
+        raise ConfigError(f"engine.workers has no effect in a single process; {how}")
     if engine.half and not engine.compile:
         raise ConfigError("engine.half works only with compiled steps; add --set compile=true")
 

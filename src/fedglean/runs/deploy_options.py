@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -79,12 +79,14 @@ class HubOptions:
 
     def save(self) -> None:
         """Paths are written in full: whoever reads them may work in another folder."""
-        content = schema.write(self)
-        for name in ("images", "out", "keys"):
-            path = getattr(self, name)
-            content[name] = None if path is None else str(path.resolve())
-        content["admit"] = {number: str(path.resolve()) for number, path in self.admit.items()}
-        write_whole(self.path(self.out), json.dumps(content, indent=1).encode())
+        whole = replace(
+            self,
+            images=self.images.resolve(),
+            out=self.out.resolve(),
+            keys=self.keys and self.keys.resolve(),
+            admit={number: path.resolve() for number, path in self.admit.items()},
+        )
+        write_whole(self.path(self.out), json.dumps(schema.write(whole), indent=1).encode())
 
     def command(self, *words: str, out: Path | str, asks_branches: bool = True) -> str:
         """What starts a hub like this one, for the method or configuration in `words`."""
@@ -107,22 +109,18 @@ def read_admitted(texts: Sequence[str], branches: int) -> dict[int, Path]:
         named = re.fullmatch(r"(\d+)=(.+)", text)
         number, path = (int(named[1]), Path(named[2])) if named else (place, Path(text))
         if number >= branches:
-            raise ConfigError(
-                f"'--admit {text}' is for branch {number}, but the last of {branches} branches is "
-                f"{branches - 1}"
-            )
+            last = f"the last of {branches} branches is {branches - 1}"
+            raise ConfigError(f"'--admit {text}' is for branch {number}, but {last}")
         if number in found:
-            raise ConfigError(
-                f"'--admit {text}' is a second key for branch {number}; give one for each branch"
-            )
+            what = f"'--admit {text}' is a second key for branch {number}"
+            raise ConfigError(f"{what}; give one for each branch")
         found[number] = key_file(path)
     keys: list[list[bytes]] = []
     for path in found.values():
         key = path.read_bytes().split()[:2]
         if key in keys:
-            raise ConfigError(
-                f"{path} is given for two branches; make a key for each with 'fedglean deploy keys'"
-            )
+            how = "make a key for each with 'fedglean deploy keys'"
+            raise ConfigError(f"{path} is given for two branches; {how}")
         keys.append(key)
     return found
 
@@ -150,17 +148,15 @@ class BranchOptions:
 
     def as_text(self) -> str:
         """`name=value` for each that is given, values as JSON."""
-        given = schema.write(self)
         words = []
-        for name, value in given.items():
-            if name in ("images", "state", "use") and value is not None:
+        for name, value in schema.write(self).items():
+            if value is None:
+                continue
+            if name in ("images", "state", "use"):
                 value = str(Path(value).resolve())
             text = str(value)
             if not text.isprintable() or set(text) & set('"\\'):
-                raise ConfigError(
-                    f"{text!r} holds a quote, a backslash or a control character, which Flower "
-                    "cannot pass on; rename it"
-                )
-            if value is not None:
-                words.append(f"{name}={json.dumps(value, ensure_ascii=False)}")
+                what = f"{text!r} holds a quote, a backslash or a control character"
+                raise ConfigError(f"{what}, which Flower cannot pass on; rename it")
+            words.append(f"{name}={json.dumps(value, ensure_ascii=False)}")
         return " ".join(words)

@@ -12,6 +12,7 @@ from fedglean.data.dataset import Dataset
 from fedglean.data.federation import Federation, divide
 from fedglean.data.labels import make_split
 from fedglean.data.partition import Split
+from fedglean.data.party_folders import hub_images
 from fedglean.data.sources import load
 from fedglean.data.split_file import fitted, load_split
 from fedglean.engine.auto import faster
@@ -27,6 +28,7 @@ from fedglean.models import Architecture, Model
 from fedglean.randomness import fold_int
 from fedglean.runs.config import AUTO, Config, make_method
 from fedglean.runs.evaluate import Evaluator
+from fedglean.runs.kinds import Kind, kind_of
 from fedglean.sealed import cache_folder
 
 
@@ -128,6 +130,13 @@ def dataset_of(config: Config) -> Dataset:
     data, source = config.data, config.names.find("DATASETS", config.data.name)
     root = None if data.root is None else Path(data.root)
     return load(data.name, root, data.allow_partial, data.images, source)
+
+
+def dataset_of_run(config: Config, folder: Path | None) -> Dataset:
+    """What a run trained on, read again; of a hub of branches, the hub's own images."""
+    if folder is not None and kind_of(folder) is Kind.FEDERATION:
+        return hub_images(Path(str(config.data.root)))
+    return dataset_of(config)
 
 
 def _setting(config: Config, dataset: Dataset, device: torch.device) -> Setting:

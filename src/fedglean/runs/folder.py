@@ -18,7 +18,7 @@ from fedglean.data.split_file import load_split, save_split
 from fedglean.errors import UNREADABLE, ConfigError, StorageError, no_folder
 from fedglean.exchange.states import ClientStates
 from fedglean.method import Mixture
-from fedglean.runs.checkpoint import Checkpoints
+from fedglean.runs.checkpoint import Checkpoints, damage
 from fedglean.runs.config import Config, fingerprint, read_toml, resolve, to_toml
 from fedglean.runs.evaluate import Predictor
 from fedglean.runs.kinds import Kind, check_holds_no_several, check_is_free, kind_of
@@ -104,10 +104,8 @@ class RunFolder:
         if not self.checkpoints.current.exists():
             played = self._metrics().count(b"\n")
             if self.model_path.exists() or played > self.config().engine.checkpoint_every:
-                raise StorageError(
-                    f"the checkpoint of {self.path} is missing, so the run cannot continue; "
-                    f"'fedglean report {self.path}' still shows it"
-                )
+                what = f"the checkpoint of {self.path} is missing, so the run cannot continue"
+                raise StorageError(f"{what}; 'fedglean report {self.path}' still shows it")
             write_whole(self._metrics_path, b"")
             return None
         self._check_version()
@@ -115,9 +113,8 @@ class RunFolder:
         done, state, clients, notes = self.checkpoints.load(config.names.net)
         self._check_unchanged(config, notes["config"])
         if notes.get("split", self._split_seal) != self._split_seal:  # runs of before have none
-            raise StorageError(
-                f"{self.path}/split.json is not the one that the run started with; restore that one"
-            )
+            what = f"{self.path}/split.json is not the one that the run started with"
+            raise StorageError(f"{what}; restore that one")
         lines = self._metrics(notes["metrics"])
         self._check_history(lines, notes)
         if self._metrics_path.stat().st_size != len(lines):
@@ -150,10 +147,7 @@ class RunFolder:
 
     def _check_history(self, lines: bytes, notes: Mapping[str, Any]) -> None:
         if digest(lines) != notes["metrics_sha256"]:
-            raise StorageError(
-                f"{self._metrics_path} is damaged: its checksum does not match; restore it, or "
-                "start a new run"
-            )
+            raise damage(self._metrics_path)
 
     def _check_version(self) -> None:
         """What a method keeps from round to round is another since 0.2, which notes its version."""
@@ -271,11 +265,12 @@ def _as_predictor(part: Any) -> Predictor:
 def _check_holds_no_run(path: Path, config: Config) -> None:
     if not (path / "config.toml").exists():
         return
+    check_same_run(path, config)
+    how = f"'fedglean resume {path}' continues it or shows its result"
+    raise StorageError(f"{path} already holds this very run; {how}")
+
+
+def check_same_run(path: Path, config: Config) -> None:
     if fingerprint(RunFolder(path).config()) != fingerprint(config):
-        raise StorageError(
-            f"{path} holds a run with another configuration; choose another folder with --out"
-        )
-    raise StorageError(
-        f"{path} already holds this very run; 'fedglean resume {path}' continues it or shows its "
-        "result"
-    )
+        what = f"{path} holds a run with another configuration"
+        raise StorageError(f"{what}; choose another folder with --out")

@@ -51,9 +51,8 @@ def check_is_free(folder: Path) -> None:
         return
     for path in sorted(folder.iterdir()):
         if not BEGUN.fullmatch(path.name):
-            raise StorageError(
-                f"{folder} is no run folder, and {path.name} is in it; name a new folder with --out"
-            )
+            what = f"{folder} is no run folder, and {path.name} is in it"
+            raise StorageError(f"{what}; name a new folder with --out")
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 
 def seeds_of(folder: Path) -> list[int]:
-    found = list(_noted(folder, "seeds.json").seeds)
+    found = list(_read(folder, "seeds.json").seeds)
     if not found:
         raise StorageError(f"{folder} is damaged: its seeds.json names no seed")
     return found
@@ -82,10 +81,10 @@ def seeds_of(folder: Path) -> list[int]:
 
 def rounds_of_all(folder: Path) -> int:
     """How many rounds all of several seeds have done."""
-    return _noted(folder, "done.json").done if (folder / "done.json").exists() else 0
+    return _read(folder, "done.json").done if (folder / "done.json").exists() else 0
 
 
-def _noted(folder: Path, name: str) -> _Seeds:
+def _read(folder: Path, name: str) -> _Seeds:
     try:
         return read(_Seeds, json.loads((folder / name).read_bytes()))
     except (ConfigError, *UNREADABLE) as error:

@@ -21,6 +21,7 @@ from fedglean.method import Declared
 from fedglean.names import Names
 from fedglean.runs.config import (
     FLAT,
+    NO_METHOD,
     Config,
     configure,
     fingerprint,
@@ -143,9 +144,8 @@ class ComparisonRecord:
 
 def read_record(folder: Path) -> ComparisonRecord:
     if kind_of(folder) is not Kind.COMPARISON:
-        raise StorageError(
-            f"{folder} does not hold a comparison; 'fedglean resume {folder}' continues any run"
-        )
+        how = f"'fedglean resume {folder}' continues any run"
+        raise StorageError(f"{folder} does not hold a comparison; {how}")
     try:
         return read(ComparisonRecord, json.loads((folder / "compare.json").read_bytes()))
     except (ConfigError, *UNREADABLE) as error:
@@ -194,10 +194,8 @@ def split_for(entry: ComparedMethod, split: Split, dataset: Dataset) -> Split:
     if entry.config.method not in ALL_LABELS:
         return Split(nothing, (labelled,), (unlabelled,))
     if bool((dataset.train_labels < 0).any()):
-        raise ConfigError(
-            f"'{entry.label}' needs a label for every image, but some of your images have none; "
-            "leave it out"
-        )
+        what = f"'{entry.label}' needs a label for every image, but some of your images have none"
+        raise ConfigError(f"{what}; leave it out")
     empty = tuple(nothing for _ in split.labelled)
     if entry.config.method == "hub-all":
         return Split(torch.cat([labelled, unlabelled]), empty, empty)
@@ -207,20 +205,14 @@ def split_for(entry: ComparedMethod, split: Split, dataset: Dataset) -> Split:
 
 def _check_words(named: Named, seeds: int) -> None:
     if not isinstance(seeds, int) or seeds < 1:
-        raise ConfigError(
-            f"the number of seeds must be a whole number of at least 1, not {seeds!r}; `seed` sets "
-            "the first of them"
-        )
+        what = f"the number of seeds must be a whole number of at least 1, not {seeds!r}"
+        raise ConfigError(f"{what}; `seed` sets the first of them")
     for label, own in named.items():
         if not isinstance(own, Mapping):
-            raise ConfigError(
-                f"the settings of '{label}' must be a dictionary; {{}} leaves them as they are"
-            )
+            how = "{} leaves them as they are"
+            raise ConfigError(f"the settings of '{label}' must be a dictionary; {how}")
     if not named:
-        raise ConfigError(
-            "no method was named; name some, such as semifl ('fedglean list methods' shows them "
-            "all)"
-        )
+        raise ConfigError(NO_METHOD)
 
 
 def _configure(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
@@ -231,10 +223,8 @@ def _configure(label: str, own: Mapping[str, Any], options: Mapping[str, Any]) -
     alone = configure(method, preset, **options)
     config = configure(method, preset, **{**options, **own})
     if (config.data, config.split, config.seed) != (alone.data, alone.split, alone.seed):
-        raise ConfigError(
-            f"'{label}' sets its own data, split or seed, but all methods share these; set them "
-            "for all"
-        )
+        what = f"'{label}' sets its own data, split or seed, but all methods share these"
+        raise ConfigError(f"{what}; set them for all")
     return config
 
 
@@ -250,10 +240,8 @@ def _refuse_settings_of_some(named: Named, options: Mapping[str, Any]) -> None:
         having = [label for label in settings if key in settings[label]]
         lacking = [label for label in settings if key not in settings[label]]
         if having and lacking:
-            raise ConfigError(
-                f"{lacking[0]} has no setting '{key}'; set it only for those that have it: "
-                f"{having[0]}:{key}={value}"
-            )
+            how = f"set it only for those that have it: {having[0]}:{key}={value}"
+            raise ConfigError(f"{lacking[0]} has no setting '{key}'; {how}")
 
 
 def _slug(label: str) -> str:
@@ -361,9 +349,8 @@ def _check_methods(
             for name in names.tables["METHODS"]:
                 if _refusal(resolve(name, names=names), split) is None:
                     able.append(name)
-            raise ConfigError(
-                f"{entry.label} cannot be compared here: {error} (these can: {', '.join(able)})"
-            )
+            others = f"these can: {', '.join(able)}"
+            raise ConfigError(f"{entry.label} cannot be compared here: {error} ({others})")
 
 
 def _check_distinct(entries: Sequence[ComparedMethod]) -> None:
@@ -372,13 +359,11 @@ def _check_distinct(entries: Sequence[ComparedMethod]) -> None:
     for entry in entries:
         other = marks.setdefault(fingerprint(entry.config), entry.label)
         if other != entry.label:
-            raise ConfigError(
-                f"'{other}' and '{entry.label}' are the same run; leave one of them out"
-            )
+            same = f"'{other}' and '{entry.label}' are the same run"
+            raise ConfigError(f"{same}; leave one of them out")
         if entry.folder in folders:
-            raise ConfigError(
-                f"two labels lead to the same folder '{entry.folder}'; rename one of them"
-            )
+            same = f"two labels lead to the same folder '{entry.folder}'"
+            raise ConfigError(f"{same}; rename one of them")
         folders.add(entry.folder)
 
 

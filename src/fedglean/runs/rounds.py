@@ -61,10 +61,8 @@ class LiveRun:
         found: object = self.experiment.method.predictors(self.progress.state)
         if not isinstance(found, Mapping) or not found:
             gave = "no model" if isinstance(found, Mapping) else f"a {type(found).__name__}"
-            raise PartyError(
-                f"predictors(state) gave {gave}; it must give a dictionary of models by name, the "
-                "result first"
-            )
+            wanted = "a dictionary of models by name, the result first"
+            raise PartyError(f"predictors(state) gave {gave}; it must give {wanted}")
         return dict(found)
 
     def result(self) -> Run:
@@ -152,9 +150,8 @@ def play_rounds(runs: Sequence[LiveRun], number: int) -> list[dict[str, Any]]:
     for side, state in zip(hubs.values(), states, strict=True):
         if not isinstance(state, Record | State):
             told = f"round {number}, hub: the method returned a {type(state).__name__}"
-            raise PartyError(
-                f"{told}; the state for the next round must be of the kind that `start` makes"
-            )
+            wanted = "the state for the next round must be of the kind that `start` makes"
+            raise PartyError(f"{told}; {wanted}")
         progress = side.run.progress
         progress.state, progress.done = state, number
         lines.append(_line(side, phases))

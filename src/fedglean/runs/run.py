@@ -98,14 +98,14 @@ class Run:
 
     @cached_property
     def split(self) -> Split:
-        return self.split_in_memory or self._stored.split()
+        return self.split_in_memory or self._place.split()
 
     @cached_property
     def model(self) -> TrainedModel:
-        return self.model_in_memory or self._stored.model()
+        return self.model_in_memory or self._place.model()
 
     @property
-    def _stored(self) -> RunFolder:
+    def _place(self) -> RunFolder:
         if self.folder is None:
             raise StorageError("this run is not finished, and it has no folder")
         return RunFolder(self.folder)

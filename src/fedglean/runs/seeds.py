@@ -67,10 +67,8 @@ def train_seeds(
         raise ConfigError(f"the number of seeds must be at least 1, not {count}")
     seeds = range(config.seed, config.seed + count)
     if seeds[-1] >= 2**63:
-        raise ConfigError(
-            f"the last of {count} seeds from {config.seed} on would be {seeds[-1]}, too large; use "
-            "a smaller seed"
-        )
+        what = f"the last of {count} seeds from {config.seed} on would be {seeds[-1]}, too large"
+        raise ConfigError(f"{what}; use a smaller seed")
     if out is not None:
         _check_free(out)
         for seed in seeds:
@@ -89,10 +87,8 @@ def resume_seeds(
 ) -> Runs:
     """Go on with seeds that were interrupted; finished ones are returned as they are."""
     if kind_of(folder) is not Kind.SEEDS:
-        raise StorageError(
-            f"{folder} does not hold the runs of several seeds; 'fedglean resume {folder}' "
-            "continues any run"
-        )
+        how = f"'fedglean resume {folder}' continues any run"
+        raise StorageError(f"{folder} does not hold the runs of several seeds; {how}")
     seeds, done = seeds_of(folder), rounds_of_all(folder)
     places = [RunFolder(place) for place in seeds_in(folder)]
     for place in places:
@@ -123,15 +119,12 @@ def ensure_seeds(
     if config.engine.executor == AUTO:
         found = replace(found, engine=replace(found.engine, executor=AUTO))
     if there != seeds or fingerprint(found) != fingerprint(config):
-        raise StorageError(
-            f"{folder} holds runs with another configuration or other seeds; choose another folder "
-            "with --out"
-        )
+        what = f"{folder} holds runs with another configuration or other seeds"
+        raise StorageError(f"{what}; choose another folder with --out")
     for place, split in zip(seeds_in(folder), splits or (), strict=False):
         if split_digest(RunFolder(place).split()) != split_digest(split):
-            raise StorageError(
-                f"{place} was trained on another split; choose another folder with --out"
-            )
+            what = f"{place} was trained on another split"
+            raise StorageError(f"{what}; choose another folder with --out")
     return resume_seeds(folder, trackers, dataset)
 
 
