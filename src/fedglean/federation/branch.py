@@ -126,7 +126,7 @@ class Branch:
             guesses.append,
         )
         executor = Loop(order.plan.setting(self._names))
-        with settled(device, order.plan.threads, order.plan.deterministic):
+        with settled(device, order.plan.engine.threads, order.plan.engine.deterministic):
             upload: Upload | None = executor.run([party])[0]
         version = ""
         if upload is not None and upload.keep is not None:

@@ -14,7 +14,7 @@ from fedglean.engine.batches import Setting
 from fedglean.inputs.views import Recipe
 from fedglean.method import ClientFunction, Method
 from fedglean.names import Names
-from fedglean.runs.config import Config, make_method, resolve
+from fedglean.runs.config import Config, EngineConfig, make_method, resolve
 
 
 class Unable(Exception):
@@ -26,12 +26,10 @@ class RunPlan:
     method: str
     settings: dict[str, Any]
     strong: str
-    dtype: str
-    threads: int
-    deterministic: bool
-    classes: list[str]
-    mean: list[float]
-    std: list[float]
+    engine: EngineConfig
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     flip: bool
     pad: int
     additions: list[str]
@@ -39,18 +37,16 @@ class RunPlan:
     @classmethod
     def of(cls, config: Config, dataset: Dataset) -> Self:
         return cls(
-            method=config.method,
-            settings=dict(config.settings),
-            strong=config.strong,
-            dtype=config.engine.dtype,
-            threads=config.engine.threads,
-            deterministic=config.engine.deterministic,
-            classes=list(dataset.classes),
-            mean=list(dataset.mean),
-            std=list(dataset.std),
-            flip=bool(dataset.flip),
-            pad=int(dataset.pad),
-            additions=_additions(config),
+            config.method,
+            dict(config.settings),
+            config.strong,
+            config.engine,
+            dataset.classes,
+            dataset.mean,
+            dataset.std,
+            bool(dataset.flip),
+            int(dataset.pad),
+            _additions(config),
         )
 
     def make_method(self, names: Names) -> Method:
@@ -65,16 +61,9 @@ class RunPlan:
         return make_method(config)
 
     def setting(self, names: Names) -> Setting:
-        recipe = Recipe(
-            tuple(self.mean),
-            tuple(self.std),
-            self.flip,
-            self.pad,
-            self.strong,
-            names.tables["VIEWS"],
-            names.tables["STRONG"],
-        )
-        return Setting(recipe, {"float32": torch.float32, "float64": torch.float64}[self.dtype])
+        look, tables = (self.mean, self.std, self.flip, self.pad), names.tables
+        recipe = Recipe(*look, self.strong, tables["VIEWS"], tables["STRONG"])
+        return Setting(recipe, getattr(torch, self.engine.dtype))
 
 
 def _additions(config: Config) -> list[str]:
