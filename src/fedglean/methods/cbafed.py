@@ -48,28 +48,20 @@ class CBAFed(WithSGD, Method):
 
     active: float = settings.active(1.0)
     warmup_rounds: int = setting(1, "first rounds, in which only labelled clients take part", low=1)
-    warmup_epochs: int = setting(
-        501, "epochs at a labelled client in a round of the warm-up", low=1
-    )
-    epochs: int = setting(
-        11, "epochs at a labelled client; pseudo-labelled images are seen once", low=1
-    )
+    warmup_epochs: int = setting(501, "epochs at a labelled client in a warm-up round", low=1)
+    epochs: int = setting(11, "epochs at a labelled client; pseudo-labels are seen once", low=1)
     batch: int = setting(64, "batch size", low=1)
     base: float = settings.share(
         0.84, "threshold of a class before its share is added and the shares' deviation taken off"
     )
     cap: float = settings.share(0.95, "highest threshold; 0.9 for SVHN")
     rare: float = settings.share(0.03, "share below which a class may be a second guess")
-    connect_every: int = setting(
-        5, "epochs, and rounds, between residual weight connections", low=1
-    )
+    connect_every: int = setting(5, "epochs and rounds between residual connections", low=1)
     local_residual: float = settings.share(0.8, "share of the older weights at a labelled client")
     global_residual: float = settings.share(0.5, "share of the older weights at the hub")
     rate: float = settings.rate(0.03, "learning rate on labels")
     pseudo_rate: float = settings.rate(0.02, "learning rate on pseudo-labels")
-    momentum: float = settings.momentum(
-        0.9, "momentum; a client continues with that of its last visit"
-    )
+    momentum: float = settings.momentum(0.9, "momentum, kept from visit to visit")
     decay: float = settings.decay(5e-4)
     clip: float = settings.clip(5.0)
 

@@ -52,14 +52,10 @@ class Central(WithSGD, Method):
     steps: int = setting(1024, "steps per round", low=1)
     batch: int = setting(64, "labelled images per step", low=1)
     ratio: int = setting(1, "unlabelled images per labelled one", low=1)
-    rate: float = settings.rate(
-        0.03, "learning rate of round 1; falls to a fifth as cos(7/16 pi x)"
-    )
+    rate: float = settings.rate(0.03, "first learning rate; falls to a fifth as cos(7/16 pi x)")
     momentum: float = settings.momentum(0.9, "Nesterov momentum")
     decay: float = settings.decay(5e-4)
-    average: float = settings.share(
-        0.999, "decay of the moving average of the weights, which is tested"
-    )
+    average: float = settings.share(0.999, "decay of the moving average, which is tested")
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> Any:

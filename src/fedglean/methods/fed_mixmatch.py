@@ -29,15 +29,11 @@ class FedMixMatch(WithSGD, Method):
     check = needs_labels_at_clients("FedAvg+MixMatch")
 
     active: float = settings.active(0.4)
-    epochs: int = setting(
-        10, "local epochs over the unlabelled images; the labelled ones are cycled", low=1
-    )
+    epochs: int = setting(10, "local epochs over unlabelled images; labelled ones cycle", low=1)
     batch: int = setting(128, "batch size, of labelled and of unlabelled images alike", low=1)
     temperature: float = settings.temperature(0.5)
     mix_concentration: float = settings.concentration(0.75, of="Mixup ratio")
-    unlabelled_weight: float = setting(
-        75.0, "weight of the unlabelled loss once it has grown", low=0
-    )
+    unlabelled_weight: float = setting(75.0, "weight of the unlabelled loss, fully grown", low=0)
     ramp: float = settings.share(0.4, "share of the rounds over which that weight grows, linearly")
     rate: float = settings.rate(0.1)
     momentum: float = settings.momentum(0.9)

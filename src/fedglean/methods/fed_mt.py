@@ -46,13 +46,9 @@ class FedMT(WithSGD, Method):
     batch: int = setting(32, "batch size of images that the teacher speaks about", low=1)
     rate: float = settings.rate(0.01)
     momentum: float = settings.momentum(0.0)
-    consistency_weight: float = setting(
-        50.0, "weight of the squared difference from the teacher", low=0
-    )
+    consistency_weight: float = setting(50.0, "weight of the difference from the teacher", low=0)
     ramp_epochs: float = setting(50.0, "local epochs over which that weight grows", low=0)
-    early_average: float = settings.share(
-        0.99, "decay of the teacher's average while the weight grows"
-    )
+    early_average: float = settings.share(0.99, "decay of the teacher's average until then")
     late_average: float = settings.share(0.999, "decay of the teacher's average afterwards")
     keep_teacher: bool = setting(
         False,

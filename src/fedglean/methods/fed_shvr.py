@@ -72,13 +72,9 @@ class FedSHVR(Method):
     unlabelled_weight: float = setting(
         1.0, "alpha_0: weight of the unlabelled loss once it has ramped up", low=0
     )
-    soft_weight: float = setting(
-        0.75, "alpha_1: how soft pseudo-labels are; 0 makes them hard", low=0
-    )
+    soft_weight: float = setting(0.75, "alpha_1: how soft pseudo-labels are; 0 is hard", low=0)
     output_weight: float = setting(0.1, "alpha_2: pull of predictions towards uniform", low=0)
-    ramp_epochs: float = setting(
-        50.0, "local epochs over which alpha_0 grows from 0, linearly", low=0
-    )
+    ramp_epochs: float = setting(50.0, "local epochs over which alpha_0 grows linearly", low=0)
     ramped_labels: bool = setting(
         False,
         "let alpha_0 soften the labels too while it ramps (the literal optimum; trains worse)",

@@ -31,9 +31,7 @@ class FedAvgM(WithSGD, Method):
     batch: int = setting(10, "batch size", low=1)
     rate: float = settings.rate(0.05)
     annealed: bool = settings.annealed()
-    global_momentum: float = setting(
-        0.9, "momentum of the hub's step towards the clients' mean", low=0, high=0.999
-    )
+    global_momentum: float = settings.global_momentum(0.9, high=0.999)
     momentum: float = settings.momentum(0.0, "momentum at clients")
     nesterov: bool = setting(False, "Nesterov's momentum at clients")
     keep_momentum: bool = setting(False, "a client continues with the momentum of its last visit")

@@ -91,29 +91,15 @@ class FedMatch(WithSGD, Method):
     rate: float = settings.rate(1e-3)
     threshold: float = settings.share(0.75, "confidence from which a prediction is used")
     helpers: int = setting(2, "H: clients that help a client", low=0)
-    helper_interval: int = setting(
-        10, "number of rounds from one sending of helpers to the next", low=1
-    )
+    helper_interval: int = setting(10, "rounds from one sending of helpers to the next", low=1)
     supervised_weight: float = setting(10.0, "lambda_s", low=0)
-    consistency_weight: float = setting(
-        0.01, "lambda_i, of the difference from the helpers' predictions", low=0
-    )
-    agreement_weight: float = setting(
-        0.01, "lambda_a, of the pseudo-labels that client and helpers agree on", low=0
-    )
-    closeness_weight: float = setting(
-        10.0, "lambda_L2, of the squared distance of psi and sigma", low=0
-    )
-    sparsity_weight: float = setting(
-        1e-4, "lambda_L1, of the size of psi (labels at the hub: 1e-5)", low=0
-    )
+    consistency_weight: float = setting(0.01, "lambda_i, of the difference from helpers", low=0)
+    agreement_weight: float = setting(0.01, "lambda_a, of the agreed pseudo-labels", low=0)
+    closeness_weight: float = setting(10.0, "lambda_L2, of the squared distance to sigma", low=0)
+    sparsity_weight: float = setting(1e-4, "lambda_L1, of the size of psi (hub: 1e-5)", low=0)
     psi_share: float = setting(0.2, "psi at the start, as a share of sigma", low=0)
-    smallest: float = setting(
-        5e-6, "an element of psi up to this size counts as 0 (hub: 1e-5)", low=0
-    )
-    smallest_change: float = setting(
-        5e-5, "an element that changed by no more is not sent (hub: 1e-5)", low=0
-    )
+    smallest: float = setting(5e-6, "elements of psi up to this size are 0 (hub: 1e-5)", low=0)
+    smallest_change: float = setting(5e-5, "up to this change nothing is sent (hub: 1e-5)", low=0)
     view: str = setting("plain", "how images are seen where not by the strong view", names="VIEWS")
 
     def check(self, clients: Sequence[Declared], hub_labels: int) -> None:

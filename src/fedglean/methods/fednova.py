@@ -48,9 +48,7 @@ class FedNova(WithSGD, Method):
     annealed: bool = settings.annealed()
     momentum: float = settings.momentum(0.0)
     decay: float = settings.decay(0.0)
-    proximity_weight: float = setting(
-        0.0, "pull towards the model that was sent, after the momentum", low=0
-    )
+    proximity_weight: float = setting(0.0, "pull towards the model sent, after momentum", low=0)
     global_momentum: float = setting(0.0, "momentum of the hub's step", low=0, high=0.99)
     stragglers: float = settings.stragglers()
     view: str = settings.view("weak")

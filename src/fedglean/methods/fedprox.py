@@ -37,9 +37,7 @@ class FedProx(WithSGD, Method):
     annealed: bool = settings.annealed()
     momentum: float = settings.momentum(0.0)
     decay: float = settings.decay(0.0)
-    proximity_weight: float = setting(
-        0.01, "mu of eq. (2): pull towards the model that was sent", low=0
-    )
+    proximity_weight: float = setting(0.01, "mu of eq. (2): pull towards the model sent", low=0)
     stragglers: float = settings.stragglers()
     view: str = settings.view("weak")
 

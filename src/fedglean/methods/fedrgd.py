@@ -65,9 +65,7 @@ class FedRGD(WithSGD, Method):
     steps: int = setting(16, "T: local steps, at the hub and at clients", low=1)
     batch: int = setting(64, "batch size", low=1)
     threshold: float = settings.threshold(0.95)
-    rate: float = settings.rate(
-        0.09, "largest learning rate: 0.03 x parties of a group x batch / 128"
-    )
+    rate: float = settings.rate(0.09, "largest rate: 0.03 x parties of a group x batch / 128")
     warm_up: float = settings.share(1 / 60, "share of the rounds over which the rate grows")
     momentum: float = settings.momentum(0.9, "Nesterov momentum, kept from visit to visit")
     decay: float = settings.decay(1e-4)

@@ -61,9 +61,7 @@ class FL2(WithSGD, Method):
     client_batch: int = setting(32, "batch size at clients", low=1)
     rate: float = settings.rate(0.03)
     annealed: bool = settings.annealed()
-    momentum: float = settings.momentum(
-        0.9, "Nesterov momentum; a client continues with that of its last visit"
-    )
+    momentum: float = settings.momentum(0.9, "Nesterov momentum, kept from visit to visit")
     decay: float = settings.decay(5e-4)
     clip: float = settings.clip(1.0)
 

@@ -1,5 +1,4 @@
-"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels, and a model for each
-kind of data.
+"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels, a model for each kind.
 
 The supervised model learns from labelled images, the unsupervised one from images that the
 supervised one labelled. They help each other twice: two small residual models learn the difference
@@ -11,20 +10,19 @@ The paper's equations are the default, with the values it leaves open taken from
 What that code does otherwise is `hassle-release`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedglean.errors import ConfigError
 from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy, distillation, squared_distance
 from fedglean.method import (
     Ask,
     Batch,
-    Declared,
     Hub,
+    MakeModel,
     Me,
     Method,
     Mixture,
@@ -32,10 +30,11 @@ from fedglean.method import (
     Stream,
     Train,
     Upload,
-    setting,
     together,
 )
+from fedglean.methods import settings
 from fedglean.methods.common import with_statistics
+from fedglean.methods.settings import needs_labels_at_clients, on_a_laptop, setting
 from fedglean.models import Model
 from fedglean.tree import Record, State, Tree
 
@@ -54,48 +53,37 @@ class HassleState(State):
 
 @dataclass(frozen=True)
 class Hassle(Method):
-    """Algorithm 1 of the appendix; a part of the data that a client lacks is a part of the upload
-    that is missing.
-    """
+    """Algorithm 1 of the appendix; an upload lacks the models of data that a client lacks."""
 
     # Digits are so few that a client takes ten steps where the paper's take hundreds: proximity
     # must pull harder to matter.
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 50,
-        "split": {"partition": "hassle-dirichlet:0.05", "labels": "LU:20%"},
-        "settings": {
-            "active": 0.2,
-            "epochs": 5,
-            "batch": 16,
-            "rate": 0.03,
-            "residual_steps": 5,
-            "proximity_weight": 0.1,
-        },
-    }
-
+    defaults = on_a_laptop(
+        50,
+        {"partition": "hassle-dirichlet:0.05", "labels": "LU:20%"},
+        active=0.2,
+        epochs=5,
+        batch=16,
+        rate=0.03,
+        residual_steps=5,
+        proximity_weight=0.1,
+    )
+    check = needs_labels_at_clients("HASSLE", instead="semifl")
     retired: ClassVar[Mapping[str, tuple[Any, str]]] = {"variant": ("paper", "hassle-release")}
 
-    active: float = setting(0.4, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(0.4)
     epochs: int = setting(10, "local epochs of the two models", low=1)
     residual_steps: int = setting(10, "steps of the residual models per visit", low=1)
     batch: int = setting(128, "batch size", low=1)
-    rate: float = setting(0.1, "learning rate", low=0)
-    momentum: float = setting(0.9, "momentum, reset at every visit", low=0, high=0.999)
+    rate: float = settings.rate(0.1)
+    momentum: float = settings.momentum(0.9)
     view: str = setting("weak", "what is trained on", names="VIEWS")
-    residual_decay: float = setting(
-        0.0, "weight decay of the residual models (released code: 1e-4)", low=0
-    )
+    residual_decay: float = setting(0.0, "weight decay of the residual models", low=0)
     residual: bool = setting(True, "residual alignment (GRA)")
     proximity: bool = setting(True, "proximity alignment (MPA)")
     residual_width: float = setting(
-        0.25,
-        "share of the channels that a residual model has (released code: 1)",
-        low=1 / 64,
-        high=1,
+        0.25, "share of the channels that a residual model has", low=1 / 64, high=1
     )
-    residual_weight: float = setting(
-        1.0, "lambda of eq. (9): weight of the difference that a residual learns", low=0
-    )
+    residual_weight: float = setting(1.0, "lambda of eq. (9), of what a residual learns", low=0)
     proximity_weight: float = setting(0.001, "gamma of eq. (12), on the squared distance", low=0)
     supervised_temperature: float = setting(
         2.0, "temperature of eq. (7) for the supervised residual", low=1e-3
@@ -103,26 +91,16 @@ class Hassle(Method):
     unsupervised_temperature: float = setting(
         1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3
     )
-    threshold: float = setting(
-        0.0,
-        "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)",
-        low=0,
-        high=1,
+    threshold: float = settings.share(
+        0.0, "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)"
     )
 
-    def check(self, clients: Sequence[Declared], hub_labels: int) -> None:
-        if not any(client.labelled for client in clients):
-            raise ConfigError(
-                "HASSLE needs clients with labels; 'semifl' works with labels at the hub alone"
-            )
-
-    def start(self, make: Callable[..., Model]) -> HassleState:
+    def start(self, make: MakeModel) -> HassleState:
         models = {name: make(name) for name in DUALS}
         if self.residual:
             models |= {name: make(name, self.residual_width) for name in RESIDUALS}
-        return HassleState(
-            models=models, previous={name: models[name] for name in DUALS}, tested=models
-        )
+        duals = {name: models[name] for name in DUALS}
+        return HassleState(models, previous=duals, tested=models)
 
     def predictors(self, state: HassleState) -> dict[str, Model | Mixture]:
         """Ensemble, supervised and unsupervised model, each dual with its residual."""
@@ -136,38 +114,32 @@ class Hassle(Method):
         return {"EM": Mixture(models, (0.5,) * 4), **sides}
 
     async def round(self, hub: Hub, state: HassleState) -> HassleState:
-        """Send all models, and the supervised one before them, which labels; average what comes
-        back by n_L and n_U.
-        """
+        """All models go out, and the supervised one before them; means are by n_L and n_U."""
         message = {**state.models, "previous": state.previous["supervised"]}
         reply = await Ask(self.client, hub.sample(self.active), message)
-        means = {name: reply.mean(name) for name in state.models}
-        models = await with_statistics(means, hub, "everyone")
+        models = await with_statistics({name: reply.mean(name) for name in state.models}, hub)
         old = {name: state.models[name] for name in DUALS}
-        # A residual was trained against the duals that were sent: it is tested with those (w^(t-1)
-        # + r^(t)).
+        # A residual was trained against the duals that were sent: tested is w^(t-1) + r^(t).
         tested = models | old if self.residual else models
-        return HassleState(models=models, previous=old, tested=tested)
+        return HassleState(models, previous=old, tested=tested)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
         work: dict[str, Train] = {}
-        if len(me.labelled):
+        if me.labelled:
             work |= self.trainings("supervised", "unsupervised", me.labelled, message)
-        if len(me.unlabelled):
+        if me.unlabelled:
             images = await self.label(me, message)
-            if len(images):
+            if images:
                 work |= self.trainings("unsupervised", "supervised", images, message)
         if not work:
             return None
         trained = dict(zip(work, await together(*work.values()), strict=True))
         counts = {"supervised": len(me.labelled), "unsupervised": len(me.unlabelled)}
-        return Upload(
-            weight={name: counts[name.removesuffix("_residual")] for name in work},
-            report={
-                f"{name}_loss": trained[name].metrics["loss"] for name in DUALS if name in work
-            },
-            **{name: answer.model for name, answer in trained.items()},
-        )
+        weight = {name: counts[name.removesuffix("_residual")] for name in work}
+        duals = [name for name in DUALS if name in work]
+        report = {f"{name}_loss": trained[name].metrics["loss"] for name in duals}
+        models = {name: answer.model for name, answer in trained.items()}
+        return Upload(weight=weight, report=report, **models)
 
     async def label(self, me: Me, message: Record) -> Images:
         """Eq. (11), or eq. (5) without residuals."""

@@ -69,9 +69,7 @@ class HeteroFL(WithSGD, Method):
     epochs: int = setting(5, "local epochs", low=1)
     batch: int = setting(10, "batch size", low=1)
     rate: float = settings.rate(0.1)
-    staircase: bool = setting(
-        True, "a tenth of the rate after 3/8 of the rounds, a hundredth after 5/8"
-    )
+    staircase: bool = setting(True, "rate / 10 after 3/8 of the rounds, / 100 after 5/8")
     momentum: float = settings.momentum(0.9)
     decay: float = settings.decay(5e-4)
     clip: float = settings.clip(1.0)

@@ -79,20 +79,12 @@ class ProxyFL(WithSGD, Method):
     unlabelled_batch: int = settings.unlabelled_batch(256)
     threshold: float = settings.share(0.95, "confidence from which a guess is trusted")
     pseudo_weight: float = setting(1.0, "weight of the pseudo-labels' loss", low=0)
-    contrast_weight: float = setting(
-        1.0, "weight of the contrast between proxies and images", low=0
-    )
-    prior_decay: float = settings.share(
-        0.99, "how slowly the class shares follow what clients report"
-    )
-    tuning_epochs: int = setting(
-        100, "epochs over the clients' proxies at the hub; 10 for CIFAR-100", low=0
-    )
+    contrast_weight: float = setting(1.0, "weight of the contrast of proxies and images", low=0)
+    prior_decay: float = settings.share(0.99, "how slowly the class shares follow the clients'")
+    tuning_epochs: int = setting(100, "epochs over proxies at the hub; 10 for CIFAR-100", low=0)
     tuning_batch: int = setting(4, "proxies in a batch at the hub", low=1)
     tuning_rate: float = settings.rate(0.005, "learning rate at the hub")
-    largest_margin: float = setting(
-        100.0, "bound of the margin, else the widest gap between neighbours", low=0
-    )
+    largest_margin: float = setting(100.0, "bound of the margin, the proxies' widest gap", low=0)
     rate: float = settings.rate(0.1)
     momentum: float = settings.momentum(0.9)
     decay: float = settings.decay(1e-4)

@@ -22,9 +22,7 @@ class PseudoLabeling(Central):
 
     weight: float = setting(1.0, "weight of the pseudo-labels", low=0)
     ramp: float = settings.share(0.4, "share of the run over which the weight grows, linearly")
-    threshold: float = settings.share(
-        0.95, "confidence from which a pseudo-label is used; 0 uses all"
-    )
+    threshold: float = settings.share(0.95, "confidence from which a label is used; 0 uses all")
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         logits = model(batch.unlabelled.images)

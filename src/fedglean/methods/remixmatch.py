@@ -31,15 +31,9 @@ class ReMixMatch(Central):
     views = ("weak", "strong", "strong")
 
     mix_weight: float = setting(1.5, "weight of the guessed labels of mixed images", low=0)
-    strong_weight: float = setting(
-        0.5, "weight of the guessed labels of an unmixed strong view", low=0
-    )
-    rotation_weight: float = setting(
-        0.5, "weight of telling how far a strong view was rotated", low=0
-    )
-    ramp: float = settings.share(
-        1 / 64, "share of the run over which the first two weights grow, linearly"
-    )
+    strong_weight: float = setting(0.5, "weight of the guess for an unmixed strong view", low=0)
+    rotation_weight: float = setting(0.5, "weight of telling how far a view was rotated", low=0)
+    ramp: float = settings.share(1 / 64, "part of the run in which the first two grow, linearly")
     temperature: float = settings.temperature(0.5)
     concentration: float = settings.concentration(0.75)
     alignment: float = settings.share(0.999, "decay of the average guess that alignment divides by")

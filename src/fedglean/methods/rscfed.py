@@ -57,14 +57,10 @@ class RSCFed(Method):
     momentum: float = settings.momentum(0.9, "momentum, kept from visit to visit")
     decay: float = settings.decay(5e-4)
     clip: float = settings.clip(5.0)
-    unlabelled_weight: float = setting(
-        0.02, "weight of the squared difference from the teacher", low=0
-    )
+    unlabelled_weight: float = setting(0.02, "weight of the difference from the teacher", low=0)
     temperature: float = setting(0.5, "below 1 the teacher's predictions are sharpened", low=1e-3)
     teacher_decay: float = settings.share(0.999, "largest decay of the teacher's average")
-    labelled_times: float = setting(
-        6.0, "how much more an image of a labelled client counts, both times", low=1
-    )
+    labelled_times: float = setting(6.0, "how much more a labelled client's image counts", low=1)
     labelled_scale: float = setting(100.0, "beta in a subset with a labelled client", low=0)
     unlabelled_scale: float = setting(1e4, "beta in a subset without one", low=0)
 

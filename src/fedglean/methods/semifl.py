@@ -6,7 +6,7 @@ Mixup; the hub averages. Defaults follow the released code, which clips gradient
 client's momentum from its last visit and averages clients with equal weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from fedglean import tree
 from fedglean.losses import cross_entropy, lanes, mix_ratio
-from fedglean.method import Ask, Batch, Hub, Me, Method, Predict, Stream, Train, Upload, setting
+from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Predict, Stream, Train, Upload
+from fedglean.methods import settings
 from fedglean.methods.common import supervised, with_momentum, with_statistics
-from fedglean.methods.settings import needs_labels_at_hub
+from fedglean.methods.settings import WithSGD, needs_labels_at_hub, on_a_laptop, setting
 from fedglean.models import Model
-from fedglean.optimiser import Optimiser, cosine
+from fedglean.optimiser import cosine
 from fedglean.tree import Record, State, Tree
 
 
@@ -33,14 +34,11 @@ class SemiFLState(State):
 
 
 @dataclass(frozen=True)
-class SemiFL(Method):
+class SemiFL(WithSGD, Method):
     """Algorithm 1."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "rounds": 40,
-        "settings": {"active": 0.25, "threshold": 0.9},
-    }
-
+    defaults = on_a_laptop(40, active=0.25, threshold=0.9)
+    nesterov = True
     check = needs_labels_at_hub("SemiFL", instead="hassle")
     # The switches of Table 2's rows.
     retired: ClassVar[Mapping[str, tuple[Any, str]]] = {
@@ -48,26 +46,18 @@ class SemiFL(Method):
         "labels_from": ("global", "semifl-table2"),
     }
 
-    active: float = setting(0.1, "share of the clients that take part in a round", low=0, high=1)
+    active: float = settings.active(0.1)
     epochs: int = setting(5, "local epochs, at the hub and at clients", low=1)
-    threshold: float = setting(
-        0.95, "confidence from which a pseudo-label is trusted", low=0, high=1
-    )
+    threshold: float = settings.threshold(0.95)
     mixup: bool = setting(True, "train on Mixup of confident and arbitrary images too")
-    mix_concentration: float = setting(
-        0.75, "both parameters of the Beta distribution of the Mixup ratio", low=0.01, high=1
-    )
-    global_momentum: float = setting(
-        0.5, "momentum of the hub's step towards the clients' mean", low=0, high=0.99
-    )
+    mix_concentration: float = settings.concentration(0.75, of="Mixup ratio")
+    global_momentum: float = settings.global_momentum(0.5)
     hub_batch: int = setting(10, "batch size at the hub", low=1)
     client_batch: int = setting(10, "batch size at clients", low=1)
-    rate: float = setting(
-        0.03, "learning rate of round 1, annealed by a cosine over the rounds", low=0
-    )
-    momentum: float = setting(0.9, "Nesterov momentum", low=0, high=0.999)
-    decay: float = setting(5e-4, "weight decay", low=0)
-    clip: float = setting(1.0, "largest norm of a gradient", low=1e-6)
+    rate: float = settings.annealed_rate(0.03)
+    momentum: float = settings.momentum(0.9, "Nesterov momentum")
+    decay: float = settings.decay(5e-4)
+    clip: float = settings.clip(1.0)
     keep_momentum: bool = setting(
         True, "a client continues with the momentum of its last visit, as the released code does"
     )
@@ -80,20 +70,10 @@ class SemiFL(Method):
         choices=("cumulative", "pooled"),
     )
 
-    @property
-    def sgd(self) -> Optimiser:
-        return self.optimiser(
-            self.rate, self.momentum, nesterov=self.momentum > 0, decay=self.decay, clip=self.clip
-        )
-
-    def start(self, make: Callable[..., Model]) -> SemiFLState:
+    def start(self, make: MakeModel) -> SemiFLState:
         model = make("model")
-        return SemiFLState(
-            model=model,
-            velocity=tree.zeros(dict(model.parameters)),
-            memory=self.sgd.init(model),
-            tested=model,
-        )
+        velocity, memory = tree.zeros(model.parameters), self.sgd.init(model)
+        return SemiFLState(model, velocity, memory, tested=model)
 
     def predictors(self, state: SemiFLState) -> dict[str, Model]:
         return {"model": state.tested}
@@ -105,9 +85,8 @@ class SemiFL(Method):
         reply = await Ask(self.client, hub.sample(self.active), message, once=["model"])
         if not reply.has("model"):
             return tuned
-        model, velocity = with_momentum(
-            tuned.model, reply.mean("model"), tuned.velocity, self.global_momentum
-        )
+        mean = reply.mean("model")
+        model, velocity = with_momentum(tuned.model, mean, tuned.velocity, self.global_momentum)
         return replace(tuned, model=model, velocity=velocity)
 
     async def finish(self, hub: Hub, state: SemiFLState) -> SemiFLState | None:
@@ -132,13 +111,10 @@ class SemiFL(Method):
 
     async def measure(self, model: Model, hub: Hub) -> Model:
         """The model with its test statistics."""
-        models = await with_statistics(
-            {"model": model}, hub, self.statistics_from, self.statistics_formula
-        )
-        return models["model"]
+        return await with_statistics(model, hub, self.statistics_from, self.statistics_formula)
 
     async def client(self, me: Me, message: Record) -> Upload | None:
-        if not len(me.unlabelled):
+        if not me.unlabelled:
             return None
         guess = await Predict(message.model, me.unlabelled, view="weak", threshold=self.threshold)
         if not guess.confident:

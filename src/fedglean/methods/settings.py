@@ -106,9 +106,9 @@ def momentum(default: float, help: str = "momentum, reset at every visit") -> An
     return setting(default, help, low=0, high=0.999)
 
 
-def global_momentum(default: float) -> Any:
+def global_momentum(default: float, high: float = 0.99) -> Any:
     help = "momentum of the hub's step towards the clients' mean"
-    return setting(default, help, low=0, high=0.99)
+    return setting(default, help, low=0, high=high)
 
 
 def decay(default: float) -> Any:

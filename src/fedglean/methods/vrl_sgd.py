@@ -33,9 +33,7 @@ class VRLSGD(WithSGD, Method):
     batch: int = setting(32, "batch size", low=1)
     rate: float = setting(0.005, "learning rate", low=1e-9)
     decay: float = settings.decay(0.0)
-    warm_up: bool = setting(
-        False, "a first round of one step, after which the corrections start out exact"
-    )
+    warm_up: bool = setting(False, "a first round of one step, so that corrections start out exact")
     view: str = settings.view("weak")
 
     def start(self, make: MakeModel) -> ModelAndControl:
