@@ -55,9 +55,7 @@ RUN = "0123456789abcdef"
 
 
 class LocalGrid(Grid):
-    """One node a branch; `gone` nodes are not listed and do not answer. `starts` counts how often
-    one was started.
-    """
+    """One node a branch; `gone` ones do not answer, `starts` counts how often one was started."""
 
     def __init__(self, branches: Iterable[Branch]) -> None:
         # Message() takes its sender from here; Flower's runtime sets it in a process of its own.

@@ -1,6 +1,4 @@
-"""The gate: a bad upload is refused with its reason, and the round ends as if it had never been
-sent.
-"""
+"""The gate: a bad upload is refused with its reason, and as good as never sent."""
 
 import math
 from collections.abc import Callable, Iterable

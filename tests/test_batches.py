@@ -1,6 +1,4 @@
-"""Which image comes at which step, in which view: full batches, every image once an epoch, whatever
-the cut.
-"""
+"""Which image comes at which step, in which view: full batches, each image once an epoch."""
 
 from collections import Counter
 from copy import copy
@@ -26,9 +24,7 @@ SETTING = Setting(RECIPE)
 
 
 def images(count: int, labelled: bool = True, side: int = 4) -> Images:
-    """`count` images inside a store three times as large; an image's label is its place in the
-    set.
-    """
+    """`count` images inside a larger store; an image's label is its place in the set."""
     store = (bits(1, (3 * count, 1, side, side)) & 255).to(torch.uint8)
     index = torch.arange(count) * 3 + 1
     return Images(store, index, torch.arange(count) if labelled else None)

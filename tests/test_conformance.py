@@ -1,6 +1,4 @@
-"""Every method of the package against the contract, and the contract's judge against methods that
-break it.
-"""
+"""Every method keeps the contract, and its judge finds methods that break it."""
 
 import random
 import sys

@@ -1,6 +1,4 @@
-"""What only a GPU can show: its stack gives what the loop on the CPU gives, captured, compiled, cut
-or fallen back.
-"""
+"""What only a GPU can show: its stack gives what the loop on the CPU gives."""
 
 import warnings
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""A federation on a grid in this process: the same model as a simulation, whatever a
-branch sends.
-"""
+"""A federation on a grid in this process: a simulation's model, whatever a branch sends."""
 
 import json
 import re
@@ -300,9 +298,7 @@ def test_a_branch_that_declares_the_impossible_is_refused(
 def test_a_branch_cannot_have_the_hub_build_a_model_by_a_declaration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A model's size is a number in its letter: building one of a node's choice would take all
-    memory there is.
-    """
+    """A model's size is a number in its letter: building it would take all memory there is."""
     letter = write(Declaration(0, "north", 1, 1, [1, 8, 8], [1], [1]), _model())
     monkeypatch.setattr(
         "fedglean.tree.Architecture.from_json", lambda fields: pytest.fail("it was built")

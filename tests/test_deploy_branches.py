@@ -1,6 +1,4 @@
-"""Branches that fall silent, come back, are started again or lose what they kept, on a grid in this
-process.
-"""
+"""Branches that fall silent, come back, are started again or lose what they kept."""
 
 import time
 from dataclasses import replace
@@ -38,9 +36,7 @@ from flower_grid import (
 
 
 class Silent(LocalGrid):
-    """A node that is listed, as a killed one is for a minute, but does not answer while it is
-    `mute`.
-    """
+    """A node that is listed, as a killed one is for a minute, but silent while it is `mute`."""
 
     mute: int | None = None
     unheard = 0
@@ -114,8 +110,9 @@ def test_two_nodes_with_one_number_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
-    """North's key is admitted as 0, south's as 1; south says that it is 0, and a node comes with no
-    admitted key.
+    """North's key is admitted as 0, south's as 1.
+
+    South says that it is 0, and a node comes with no admitted key.
     """
     experiment = prepare(small("fed-shvr", model="mlp", clients=2))
     own, said = branches(experiment, tmp_path), []
@@ -140,9 +137,7 @@ def test_a_key_has_one_number_and_a_number_one_key(tmp_path: Path) -> None:
 
 
 class Restarting(LocalGrid):
-    """One node loses the first order of a round, and is started again when it should have
-    answered.
-    """
+    """One node loses the first order of a round, and is started again before it answers."""
 
     lost = False
 
@@ -169,8 +164,9 @@ def test_a_node_that_was_started_again_in_mid_round_gets_its_order_once_more(
 
 
 def test_a_node_that_was_started_again_owes_nothing(tmp_path: Path) -> None:
-    """It was silent in round 2, so round 3 does not ask it; then it is started again, and has
-    nothing to say to 2.
+    """It was silent in round 2, so round 3 does not ask it.
+
+    Then it is started again, and has nothing to say to 2.
     """
     experiment = prepare(small("fed-shvr", model="mlp", rounds=4))
     grid = Silent(branches(experiment, tmp_path))
@@ -235,9 +231,7 @@ def test_a_number_that_is_taken_is_free_again_when_its_node_is_gone(tmp_path: Pa
 
 
 def test_a_hub_that_is_resumed_goes_on_from_the_versions_it_knew(tmp_path: Path) -> None:
-    """A round was asked and answered, but never checkpointed: it is asked again, from the older
-    state.
-    """
+    """A round was asked, but never checkpointed: it is asked again, from the older state."""
     experiment = prepare(small("fed-shvr", model="mlp", rounds=3))
     grid = LocalGrid(branches(experiment, tmp_path))
     first = played(on_flower(experiment, grid), rounds=1)

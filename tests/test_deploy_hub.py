@@ -1,6 +1,4 @@
-"""A hub and its branches read their own folders; together they are what a simulation reads from all
-of them.
-"""
+"""A hub and its branches read their own folders, together what a simulation reads."""
 
 import json
 import shlex
@@ -278,8 +276,9 @@ class Late(Stopping):
 def test_a_quorum_begins_and_who_comes_late_takes_part_from_then_on(
     stopped: bool, root: Path, tmp_path: Path
 ) -> None:
-    """Also when the hub is stopped after it came: federation.json knows it, and images are
-    normalised as before.
+    """Also when the hub is stopped after it came: federation.json knows it.
+
+    Images are normalised as before.
     """
     said: list[str] = []
     rows: list[list[str]] = []

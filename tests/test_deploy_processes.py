@@ -163,9 +163,7 @@ def _linger(folder: Path, word: str) -> None:
 
 
 def _processes(folder: Path, word: str = "") -> list[int]:
-    """Those that work in the folder, or whose command line or environment names it; with the word
-    in their command line.
-    """
+    """Those that work in the folder, or whose command line or environment names it."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

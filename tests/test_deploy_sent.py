@@ -1,6 +1,4 @@
-"""What leaves a branch: the page about deployment lists it for every method, and nothing else is in
-the messages.
-"""
+"""What leaves a branch: the page about deployment lists it all, for every method."""
 
 import re
 from collections.abc import Iterator

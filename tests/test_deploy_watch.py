@@ -108,9 +108,7 @@ def test_flower_words_it_as_we_read_it() -> None:
 def test_flower_answers_out_of_step_once_it_dropped_a_message(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Why a node must be started again. Where this fails, Flower has learnt better, and the watch
-    may go.
-    """
+    """Why a node must be started again; where this fails, Flower has learnt better."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     store = InMemoryObjectStore()
     state = InMemoryNodeState(store)
@@ -132,9 +130,7 @@ def test_flower_answers_out_of_step_once_it_dropped_a_message(
         )  # type: ignore[arg-type]
 
     def killed(run: int, name: str) -> None:
-        """The hub is gone when it should hear that the message has arrived; the app has answered
-        already.
-        """
+        """The hub is gone when it should hear of the message; the app has answered already."""
         supernode._insert_message(Message(RecordDict(), reply_to=old), state, store)
         raise RunNotRunningException
 

@@ -1,6 +1,4 @@
-"""A run that is killed, at whatever instant, and resumed is bit for bit the run that was not
-killed.
-"""
+"""A run that is killed at any instant and resumed is, bit for bit, one that was not."""
 
 import json
 import multiprocessing

@@ -1,6 +1,4 @@
-"""Compiled convolutions read channels_last, forward and backward, and compute what they computed
-before.
-"""
+"""Compiled convolutions read channels_last, and compute what they computed before."""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,4 @@
-"""The placement `ray`: the bits of `here` from actors of a cluster, and a killed actor loses
-nothing.
+"""The placement `ray`: the bits of `here`, and a killed actor loses nothing.
 
 One cluster of two CPUs for all tests of this file, which stay together under `pytest -n 2 --dist
 loadgroup`.
@@ -75,9 +74,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[str]:
-    """Started as a run would start it; the runs below find it and leave it alone. Yields what was
-    said of it.
-    """
+    """Started as a run would start it, for the runs below; yields what was said of it."""
     assert "RAY_ADDRESS" not in os.environ
     with redirect_stderr(io.StringIO()) as told:
         on_ray.connect(2)
@@ -163,9 +160,7 @@ def test_neither_the_truth_nor_the_labels_of_the_hub_travel() -> None:
 
 
 def breaking() -> type[SemiFL]:
-    """A method that no actor can import, as if it had been written in a notebook: it travels
-    whole.
-    """
+    """A method that no actor can import, as if written in a notebook: it travels whole."""
 
     @dataclass(frozen=True)
     class Breaking(SemiFL):

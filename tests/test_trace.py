@@ -1,6 +1,4 @@
-"""A step that was written down, or that a compiler takes, does what the lifted one does, to the
-bit.
-"""
+"""A step that was written down, or is compiled, does what the lifted one does, to the bit."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -64,9 +62,7 @@ def test_written_down_or_not_every_bit_is_the_same(
 def test_a_compiler_takes_every_methods_step_whole_and_as_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `torch.compile` makes of a method's Python, run as it is: what is made of that for a GPU
-    needs one.
-    """
+    """What `torch.compile` makes of a method's Python, run as it is."""
     options: dict[str, Any] = {
         "model": "cnn",
         "rounds": 2,

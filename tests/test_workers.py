@@ -1,6 +1,4 @@
-"""The placement `workers`: the same bits as `here` from any number of processes, and no process
-left over.
-"""
+"""The placement `workers`: the bits of `here`, and no process left over."""
 
 import gc
 import json
