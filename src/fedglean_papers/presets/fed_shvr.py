@@ -10,51 +10,27 @@ On CIFAR-10 the paper's 20,000 unlabelled images would make 31 steps a visit, bu
 
 from collections.abc import Iterator
 
+from fedglean.methods.fed_mt import FedMT
+from fedglean.methods.fed_shvr import FedSHVR
+from fedglean.methods.supervised import FedAvg
 from fedglean.studies import Preset
-from fedglean_papers.presets.cell import Cell, Layer, layer
+from fedglean_papers.presets.cell import Cell, Layer, layer, stated
 
-_RAMP = {"unlabelled_weight": 1.0, "ramp_epochs": 50.0, "ramped_labels": False}
-_REGULARISERS = {
-    "soft_weight": 0.75,
-    "output_weight": 0.1,
-    "correct": True,
-    "normalise": True,
-    "perturb": "none",
-}
-_SHVR = {
-    "epochs": 2,
-    "rate": 0.01,
-    "labelled_batch": 32,
-    "unlabelled_batch": 32,
-    **_RAMP,
-    **_REGULARISERS,
-}
-_PSEUDO = {**_SHVR, "soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
-_AVERAGED = {"epochs": 2, "active": 1.0, "rate": 0.01, "momentum": 0.0}
-_FEDAVG = {**_AVERAGED, "batch": 32, "view": "plain", "decay": 0.0, "annealed": False}
-_TEACHER = {
-    "consistency_weight": 50.0,
-    "early_average": 0.99,
-    "late_average": 0.999,
-    "keep_teacher": False,
-}
-_FED_MT = {
-    **_AVERAGED,
-    "batch": 32,
-    "labelled_batch": 32,
-    "ramp_epochs": 50.0,
-    "view": "weak",
-    **_TEACHER,
-}
+_SHIFTED = stated(FedSHVR, perturb="shift")
+_PSEUDO = {"soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
+_FEDAVG = stated(FedAvg, epochs=2, active=1.0, rate=0.01, batch=32, view="plain")
 
 #: Methods of the figures beside Fed-SHVR: what is told of them, and their settings on MNIST and on
 #: CIFAR-10.
 _OTHERS: dict[str, tuple[str, Layer, Layer]] = {
     "fedavg": ("FedAvg on the labels", _FEDAVG, _FEDAVG),
-    "fed-mt": ("Fed-MT", {**_FED_MT, "view": "shift"}, _FED_MT),
-    "fed-pseudo": ("Fed-Pseudo", {**_PSEUDO, "perturb": "shift"}, _PSEUDO),
+    "fed-mt": ("Fed-MT", stated(FedMT, view="shift"), stated(FedMT, view="weak")),
+    "fed-pseudo": (
+        "Fed-Pseudo",
+        stated(FedSHVR, **_PSEUDO, perturb="shift"),
+        stated(FedSHVR, **_PSEUDO),
+    ),
 }
-_SHIFTED = {**_SHVR, "perturb": "shift"}
 
 # Accuracy after round 1 and round 100, by the weights a1 of the soft labels and a2 of the output
 # regulariser.
@@ -89,10 +65,10 @@ def cells() -> Iterator[Cell]:
 
 
 def _mnist(spread: str, settings: Layer, labels: str | None = None, clients: int = 10) -> Layer:
-    partition, who = (
-        ("iid", "each:60") if spread == "iid" else ("balanced-dirichlet:0.1", "mismatch-digits:60")
-    )
-    split = {"partition": partition, "labels": labels or who, "clients": clients}
+    partition, own = "balanced-dirichlet:0.1", "mismatch-digits:60"
+    if spread == "iid":
+        partition, own = "iid", "each:60"
+    split = {"partition": partition, "labels": labels or own, "clients": clients}
     return layer("mnist", "mlp", "static", split, 100, settings)
 
 
@@ -124,15 +100,11 @@ def _figures_on_mnist() -> Iterator[Cell]:
             preset = Preset(f"Fig. 2: {about}, mnist, {spread}", method, _mnist(spread, settings))
             yield f"fed-shvr/{method}-mnist-{spread}", preset
         for name, changed in _PARTS.items():
-            preset = Preset(
-                f"Fig. 4: {name}, mnist, {spread}",
-                "fed-shvr",
-                _mnist(spread, {**_SHIFTED, **changed}),
-            )
-            yield f"fed-shvr/{name}-mnist-{spread}", preset
+            about, made = f"Fig. 4: {name}, mnist, {spread}", _mnist(spread, _SHIFTED | changed)
+            yield f"fed-shvr/{name}-mnist-{spread}", Preset(about, "fed-shvr", made)
     for clients in _CLIENTS:
         summary = f"Fig. 3 (b): mnist, iid, 600 labels at {clients} clients (our points)"
-        methods = {"fed-shvr": ("Fed-SHVR", _SHIFTED, _SHVR), **_OTHERS}
+        methods = {"fed-shvr": ("Fed-SHVR", _SHIFTED, _SHIFTED), **_OTHERS}
         for method, (about, settings, _) in methods.items():
             made = _mnist("iid", settings, f"each:{600 // clients}", clients)
             start = "" if method == "fed-shvr" else f"{method}-"
@@ -140,18 +112,13 @@ def _figures_on_mnist() -> Iterator[Cell]:
 
 
 def _figure6() -> Iterator[Cell]:
+    partition = "balanced-dirichlet:0.025"
     for ratio in _MISMATCH:
-        split = {
-            "partition": "balanced-dirichlet:0.025",
-            "labels": f"mismatch:100,{ratio}",
-            "clients": 40,
-        }
+        split = {"partition": partition, "labels": f"mismatch:100,{ratio}", "clients": 40}
         summary = f"Fig. 6: cifar10, mismatch ratio {ratio}"
-        made = layer("cifar10", "cnn13", "running", split, 1000, _SHVR)
+        made = layer("cifar10", "cnn13", "running", split, 1000, stated(FedSHVR))
         yield f"fed-shvr/cifar10-mismatch-{ratio}", Preset(summary, "fed-shvr", made)
         for method, (about, _, settings) in _OTHERS.items():
             made = layer("cifar10", "cnn13", "running", split, 1000, settings)
-            yield (
-                f"fed-shvr/{method}-cifar10-mismatch-{ratio}",
-                Preset(f"{summary}, {about}", method, made),
-            )
+            name = f"fed-shvr/{method}-cifar10-mismatch-{ratio}"
+            yield name, Preset(f"{summary}, {about}", method, made)
