@@ -3,7 +3,8 @@ from its own runs.
 """
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,29 @@ from fedglean.runs.folder import RunFolder
 from fedglean.runs.run import Run, Runs
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
-from fedglean_papers.reproduce import hassle_figures, semifl_figures, shvr_figures
-from fedglean_papers.reproduce.figures import FIGURES
+from fedglean_papers.reproduce import STUDIES, hassle_figures, semifl_figures, shvr_figures
 from fedglean_papers.reproduce.loss_surface import direction, objective_of, summary, surface
 from fedglean_papers.reproduce.panels import (
     Line,
     Panel,
     Trace,
     by_round,
-    drawing,
+    draw,
+    full_title,
     line_of,
     rows_of,
-    shown_title,
 )
 from fedglean_papers.reproduce.trainings import (
     Training,
     config_of,
     first_clients,
+    part_of_unlabelled,
     splits_of,
-    thinned,
-    trained,
+    train,
 )
 
 DECLARED = semifl_figures.DECLARED | shvr_figures.DECLARED | hassle_figures.DECLARED
+FIGURES = {name: study for name, study in STUDIES.items() if "-fig" in name}
 EXPECTED = [
     *(f"semifl-fig{n}" for n in (2, 5, 6, 7, 8, 9, 10)),
     *(f"fed-shvr-fig{n}" for n in (2, 3, 4, 5, 6)),
@@ -93,6 +94,18 @@ def lines_of(out: Path, panel: int = 0) -> dict[str, dict[str, Any]]:
     return {line["label"]: line for line in result_of(out)["panels"][panel]["lines"]}
 
 
+def trainings_of(part: Any) -> list[Training]:
+    """All that a panel is read off."""
+    if isinstance(part, Training):
+        return [part]
+    inner: list[Any] = []
+    if isinstance(part, Mapping):
+        inner = list(part.values())
+    elif is_dataclass(part):
+        inner = [getattr(part, each.name) for each in fields(part)]
+    return [training for each in inner for training in trainings_of(each)]
+
+
 def is_picture(path: Path) -> bool:
     with Image.open(path) as image:
         return (
@@ -115,7 +128,7 @@ def test_every_training_is_a_valid_one_on_the_papers_data_and_on_digits(
     seen: dict[str, str] = {}
     seen_splits: set[SplitConfig] = set()
     for panel in DECLARED[name].panels.values():
-        for training in panel.trainings():
+        for training in trainings_of(panel):
             paper = config_of(training, StudyOptions(tmp_path))
             preset = PRESETS[training.preset]
             assert (
@@ -172,13 +185,13 @@ def test_labels_of_other_data_are_as_many_by_its_size(tmp_path: Path) -> None:
 def test_parts_of_a_split_keep_labels_and_shares() -> None:
     parts = tuple(torch.arange(10 * k, 10 * k + 10) for k in range(4))
     split = Split(torch.empty(0, dtype=torch.int64), parts[:2], parts[2:])
-    half = thinned(0.5).take(split)
+    half = part_of_unlabelled(0.5).take(split)
     assert half.labelled == split.labelled and [len(part) for part in half.unlabelled] == [5, 5]
     assert len(first_clients(1).take(split).labelled) == 1
 
 
 def test_fig2_of_hassle_adds_unlabelled_clients_to_the_same_five(tmp_path: Path) -> None:
-    row = hassle_figures.DECLARED["hassle-fig2"].panels["clients"].trainings()[:4]
+    row = trainings_of(hassle_figures.DECLARED["hassle-fig2"].panels["clients"])[:4]
     asked = StudyOptions(tmp_path, options=(("data", "digits"), ("model", "cnn")))
     splits = [(splits_of(each, config_of(each, asked), 1) or [])[0] for each in row]
     assert [len(split.labelled) for split in splits] == [5, 10, 15, 20]
@@ -216,13 +229,13 @@ def test_a_curve_is_the_runs_own_and_published_numbers_stand_beside_it(
 
 def test_a_second_call_goes_on_with_what_is_there(tmp_path: Path) -> None:
     training, asked = Training("hassle/fedavg-cifar10-10"), tiny(tmp_path, rounds=1)
-    first = trained(training, asked)[0]
+    first = train(training, asked)[0]
     model = tmp_path / "runs" / training.name / "seed-0" / "checkpoint"
     before = {path: path.stat().st_mtime_ns for path in model.rglob("*") if path.is_file()}
-    assert trained(training, asked)[0].history == first.history
+    assert train(training, asked)[0].history == first.history
     assert {path: path.stat().st_mtime_ns for path in model.rglob("*") if path.is_file()} == before
     with pytest.raises(StorageError, match="another configuration"):
-        trained(training, tiny(tmp_path, rounds=2))
+        train(training, tiny(tmp_path, rounds=2))
 
 
 def test_fig2_and_fig9_of_semifl(tmp_path: Path) -> None:
@@ -311,7 +324,7 @@ def test_fig6_of_fed_shvr_counts_the_rounds_to_an_accuracy(
 
 def test_the_middle_of_the_loss_surface_is_the_methods_own_objective(tmp_path: Path) -> None:
     asked = tiny(tmp_path, "a2-0.1")
-    result = trained(Training("fed-shvr/mnist-noniid"), asked)[0]
+    result = train(Training("fed-shvr/mnist-noniid"), asked)[0]
     assert result.folder is not None
     place = RunFolder(result.folder)
     experiment, model = prepare(place.config(), place.split()), result.predictors["model"]
@@ -411,9 +424,7 @@ def test_a_curves_best_is_that_of_each_run_as_the_papers_take_it() -> None:
 
 
 def test_a_single_round_is_no_fraction_of_one_on_the_axis() -> None:
-    axes = drawing(
-        [Panel("p", "round", ACCURACY, [line_of("a", [1], [[10.0]], [])])], "title"
-    ).axes[0]
+    axes = draw([Panel("p", "round", ACCURACY, [line_of("a", [1], [[10.0]], [])])], "title").axes[0]
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
@@ -423,9 +434,9 @@ def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> No
         line_of("b", [1, 2], [[9.0], [9.0]]),
     ]
     many = tuple((f"option_{number}", number) for number in range(20))
-    canvas = drawing(
+    canvas = draw(
         [Panel("p", "round", ACCURACY, lines)],
-        shown_title("title", StudyOptions(Path(), options=many)),
+        full_title("title", StudyOptions(Path(), options=many)),
     )
     canvas.canvas.draw()
     axes, words = canvas.axes[0], canvas.get_suptitle()
@@ -440,7 +451,7 @@ def test_published_best_rounds_stand_at_the_right_edge_and_all_words_fit() -> No
 
 def test_words_and_numbers_have_places_on_the_axis() -> None:
     words = Line("a", ["PL", "LU"], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [("LU", 2.5)])
-    axes = drawing([Panel("p", "layout", "y", [words])], "title").axes[0]
+    axes = draw([Panel("p", "layout", "y", [words])], "title").axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["PL", "LU"]
     crosses = axes.lines[1]
     assert list(crosses.get_xdata()) == [1.0] and list(crosses.get_ydata()) == [2.5]
@@ -448,7 +459,7 @@ def test_words_and_numbers_have_places_on_the_axis() -> None:
 
 def test_best_rounds_are_drawn_where_the_papers_numbers_are_best_rounds() -> None:
     alphas = Line("a", ["0.1", "1"], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [("1", 5.0)], [3.0, 4.0])
-    axes = drawing([Panel("p", "alpha", ACCURACY, [alphas])], "title").axes[0]
+    axes = draw([Panel("p", "alpha", ACCURACY, [alphas])], "title").axes[0]
     (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert list(dashed.get_ydata()) == [3.0, 4.0]
     assert axes.get_title("left") == "p  (dashed: best round, x: published best round)"

@@ -20,14 +20,14 @@ from fedglean.runs.seeds import resume_seeds
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 from fedglean_papers.reproduce import STUDIES
-from fedglean_papers.reproduce.made_by import made_by
+from fedglean_papers.reproduce.provenance import provenance
 from fedglean_papers.reproduce.tables import (
     TABLES,
-    _as_printed,
+    accuracy_as_printed,
     as_markdown,
     cells_of,
-    compared,
-    told,
+    compare,
+    print_table,
 )
 
 DIGITS = ("--set", "data=digits", "--set", "device=cpu", "--set", "executor=loop", "--quiet")
@@ -94,14 +94,14 @@ def run_of(rounds: int, **accuracies: list[float]) -> Run:
 
 def test_a_number_is_taken_as_its_paper_took_it() -> None:
     run = run_of(4, EM=[0.1, 0.2, 0.4, 0.3], SM=[0.7, 0.1, 0.1, 0.2])
-    assert [_as_printed(run, number) for number in ("best", "EM", "SM")] == [0.4, 0.4, 0.7]
-    assert [_as_printed(run, number) for number in ("round 1", "round 2", "round 100")] == [
+    assert [accuracy_as_printed(run, number) for number in ("best", "EM", "SM")] == [0.4, 0.4, 0.7]
+    assert [accuracy_as_printed(run, number) for number in ("round 1", "round 2", "round 100")] == [
         0.1,
         0.2,
         0.3,
     ]
     del run.history[0]["accuracy"]
-    assert _as_printed(run, "round 1") is None
+    assert accuracy_as_printed(run, "round 1") is None
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def test_ours_stands_beside_the_published_number_and_work_is_done_once(tmp_path:
     assert hundred["difference"] is None and not hundred["far"], "digits are not the paper's images"
     (path,) = folder.rglob("seeds.json")
     results = resume_seeds(path.parent)
-    mnist = compared(
+    mnist = compare(
         "fedavg-mnist-iid", "fed-shvr/fedavg-mnist-iid", results, StudyOptions(tmp_path)
     )[1]
     assert mnist["difference"] == pytest.approx(hundred["ours"] - 88.0)
@@ -165,10 +165,10 @@ def test_a_narrow_screen_squeezes_out_no_name_and_no_number(
 ) -> None:
     runs = [run_of(2, model=[0.1 * seed, 0.612]) for seed in (1, 2)]
     results = Runs(runs[0].config, runs)
-    lines = compared(
+    lines = compare(
         "fedavg-all-mnist-noniid", "fed-shvr/fedavg-all-mnist-noniid", results, StudyOptions(Path())
     )
-    told("fed-shvr-table1", lines, Console(width=width))
+    print_table("fed-shvr-table1", lines, Console(width=width))
     text = capsys.readouterr().out
     assert "…" not in text and max(map(len, text.splitlines())) <= width
     letters = "".join(text.split())
@@ -206,7 +206,7 @@ def test_cells_add_up_in_one_file_which_becomes_a_page(tmp_path: Path) -> None:
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len(rows) == 6 and len({row.count("|") for row in rows}) == 1
     assert "78.25" in rows[2] and f"{lines[0]['ours']:.1f}" in rows[2]
-    assert made_by()["machine"] in page
+    assert provenance()["machine"] in page
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from fedglean_papers.reproduce.kernel_theorem import (
     semi_supervised_risk,
     supervised_risk,
 )
-from fedglean_papers.reproduce.theorems import THEOREMS, _shortened, rates
+from fedglean_papers.reproduce.theorems import THEOREMS, lengths, rates
 
 WORLDS = [World(), World(0.5, 0.0), World(2.0, 1.0), World(alpha=2.0), World(q=0.5)]
 TRUE = pytest.mark.parametrize(
@@ -86,11 +86,9 @@ def test_an_augmented_points_label_follows_m_as_a2_says(world: World) -> None:
             one[source] = sent[source]
             mirrored = np.zeros(world.cells)
             mirrored[-1 - source] = sent[source]
-            moved = world._transmitted(one) + world._transmitted(mirrored)
+            moved = world.transmit(one) + world.transmit(mirrored)
             masses[0] += moved
-            masses[1] += world.margin[source] * (
-                world._transmitted(one) - world._transmitted(mirrored)
-            )
+            masses[1] += world.margin[source] * (world.transmit(one) - world.transmit(mirrored))
     reached = np.abs(world.margin) < 1 - 2 * delta
     assert np.allclose(masses[1][reached] / masses[0][reached], world.margin[reached], atol=2e-3)
     assert masses[0][middle:][: middle // 2].min() > 0
@@ -102,7 +100,7 @@ def test_moved_points_cover_the_test_region_as_a3_says(world: World) -> None:
     first = (1 + world.margin) / 2
     coverage = []
     for delta in (0.02, 0.04, 0.08):
-        stayed, moved = world.augmented(first, delta)
+        stayed, moved = world.augment(first, delta)
         inner = np.abs(world.u) < 0.3
         share = moved.sum(0)[inner] / (stayed.sum() + moved.sum())
         coverage.append(float((share / world.labelled[inner]).min()))
@@ -307,11 +305,11 @@ def test_a_study_that_was_stopped_goes_on_with_the_points_it_has(
 
 
 def test_every_run_of_a_slope_has_a_length_of_its_own() -> None:
-    assert _shortened("long", 0.04) == [4, 8, 16, 32] and _shortened("short", 1) == [
+    assert lengths("long", 0.04) == [4, 8, 16, 32] and lengths("short", 1) == [
         1000,
         2000,
         4000,
         8000,
     ]
     with pytest.raises(ConfigError, match=r"use at least --scale 0\.004"):
-        _shortened("short", 0.0039)
+        lengths("short", 0.0039)

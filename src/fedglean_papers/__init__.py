@@ -1,6 +1,4 @@
-"""The three papers, as a plug-in like anybody's: presets, tables, figures and theorems, and methods
-that only these need.
-"""
+"""The three papers as a plug-in: presets, studies, and the methods that only these need."""
 
 from fedglean.methods import Entry
 from fedglean_papers.hassle_release import HassleRelease

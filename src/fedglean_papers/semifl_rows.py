@@ -1,5 +1,6 @@
-"""What SemiFL's Tables 1 and 2 compare it with: hub and clients that meet in other ways, and labels
-by the model in training.
+"""What SemiFL's Tables 1 and 2 compare it with.
+
+Hub and clients meet in other ways, or labels are given by the model in training.
 """
 
 from collections.abc import Mapping

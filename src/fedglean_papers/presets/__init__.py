@@ -1,5 +1,4 @@
-"""A preset for every cell of the three papers' tables, with the number printed there, and for what
-their figures need.
+"""A preset for every cell of the three papers' tables, and for what their figures need.
 
 Each is a layer of a configuration (see `config`) that states all settings of its method: what a
 method brings along for a laptop must not leak into a paper's experiment. Where a data set lies is

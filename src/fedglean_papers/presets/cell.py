@@ -10,7 +10,7 @@ Layer = dict[str, Any]
 Cell = tuple[str, Preset]
 
 
-def stated(method: type[Method], **changed: Any) -> Layer:
+def all_settings(method: type[Method], **changed: Any) -> Layer:
     """All settings of a method: its class has them as its authors do, but for what is changed."""
     own = {name: each.default for name, (each, _) in fields_of(method).items()}
     return own | changed

@@ -14,21 +14,21 @@ from fedglean.methods.fed_mt import FedMT
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.methods.supervised import FedAvg
 from fedglean.studies import Preset
-from fedglean_papers.presets.cell import Cell, Layer, layer, stated
+from fedglean_papers.presets.cell import Cell, Layer, all_settings, layer
 
-_SHIFTED = stated(FedSHVR, perturb="shift")
+_SHIFTED = all_settings(FedSHVR, perturb="shift")
 _PSEUDO = {"soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
-_FEDAVG = stated(FedAvg, epochs=2, active=1.0, rate=0.01, batch=32, view="plain")
+_FEDAVG = all_settings(FedAvg, epochs=2, active=1.0, rate=0.01, batch=32, view="plain")
 
 #: Methods of the figures beside Fed-SHVR: what is told of them, and their settings on MNIST and on
 #: CIFAR-10.
 _OTHERS: dict[str, tuple[str, Layer, Layer]] = {
     "fedavg": ("FedAvg on the labels", _FEDAVG, _FEDAVG),
-    "fed-mt": ("Fed-MT", stated(FedMT, view="shift"), stated(FedMT, view="weak")),
+    "fed-mt": ("Fed-MT", all_settings(FedMT, view="shift"), all_settings(FedMT, view="weak")),
     "fed-pseudo": (
         "Fed-Pseudo",
-        stated(FedSHVR, **_PSEUDO, perturb="shift"),
-        stated(FedSHVR, **_PSEUDO),
+        all_settings(FedSHVR, **_PSEUDO, perturb="shift"),
+        all_settings(FedSHVR, **_PSEUDO),
     ),
 }
 
@@ -116,7 +116,7 @@ def _figure6() -> Iterator[Cell]:
     for ratio in _MISMATCH:
         split = {"partition": partition, "labels": f"mismatch:100,{ratio}", "clients": 40}
         summary = f"Fig. 6: cifar10, mismatch ratio {ratio}"
-        made = layer("cifar10", "cnn13", "running", split, 1000, stated(FedSHVR))
+        made = layer("cifar10", "cnn13", "running", split, 1000, all_settings(FedSHVR))
         yield f"fed-shvr/cifar10-mismatch-{ratio}", Preset(summary, "fed-shvr", made)
         for method, (about, _, settings) in _OTHERS.items():
             made = layer("cifar10", "cnn13", "running", split, 1000, settings)

@@ -19,7 +19,7 @@ from fedglean.methods.hassle import Hassle
 from fedglean.methods.rscfed import RSCFed
 from fedglean.methods.supervised import FedAvg
 from fedglean.studies import Preset
-from fedglean_papers.presets.cell import Cell, Layer, layer, stated
+from fedglean_papers.presets.cell import Cell, Layer, all_settings, layer
 
 _SETS = {
     "fmnist": ("fashion-mnist", "lenet"),
@@ -32,15 +32,15 @@ _RSCFED = {"epochs": 10, "labelled_rate": 0.1, "unlabelled_rate": 0.1, "momentum
 
 #: What is told of a baseline, and its settings.
 _BASELINES: dict[str, tuple[str, Layer]] = {
-    "fedavg": ("FedAvg on the labels", stated(FedAvg, **_LOCAL)),
-    "fedprox": ("FedProx on the labels, CReFF's weight", stated(FedProx, **_LOCAL)),
-    "fedavg-mixmatch": ("FedAvg+MixMatch, its own weight", stated(FedMixMatch, **_LOCAL)),
+    "fedavg": ("FedAvg on the labels", all_settings(FedAvg, **_LOCAL)),
+    "fedprox": ("FedProx on the labels, CReFF's weight", all_settings(FedProx, **_LOCAL)),
+    "fedavg-mixmatch": ("FedAvg+MixMatch, its own weight", all_settings(FedMixMatch, **_LOCAL)),
     "fedavg-fixmatch": (
         "FedAvg+FixMatch, its own threshold",
-        stated(FedFixMatch, **_VISITS, decay=0.0),
+        all_settings(FedFixMatch, **_VISITS, decay=0.0),
     ),
-    "fedmatch": ("FedMatch, its own optimiser", stated(FedMatch, epochs=10, active=0.4)),
-    "rscfed": ("RSCFed, its own subsets", stated(RSCFed, **_RSCFED, batch=128)),
+    "fedmatch": ("FedMatch, its own optimiser", all_settings(FedMatch, epochs=10, active=0.4)),
+    "rscfed": ("RSCFed, its own subsets", all_settings(RSCFed, **_RSCFED, batch=128)),
 }
 
 # SM, UM and EM of HASSLE, then the baselines in the order above.
@@ -107,11 +107,11 @@ def cells() -> Iterator[Cell]:
             yield from _column(table, cell, numbers)
     for name, (about, changed) in _ABLATIONS.items():
         summary = f"Table {name[5]}: {about}, cifar10, 10 % labelled"
-        made = _layer("cifar10-10", stated(Hassle, **changed))
+        made = _layer("cifar10-10", all_settings(Hassle, **changed))
         yield f"hassle/{name}", Preset(summary, "hassle", made, _three(_ABLATED[name]))
     for layout in _LAYOUTS:
         summary = f"Fig. 6: layout {layout}, cifar10, 10 % labelled"
-        made = _layer("cifar10-10", stated(Hassle), layout)
+        made = _layer("cifar10-10", all_settings(Hassle), layout)
         yield f"hassle/layout-{layout}", Preset(summary, "hassle", made)
         for method, (about, settings) in _BASELINES.items():
             made = _layer("cifar10-10", settings, layout, _norm(method))
@@ -119,7 +119,7 @@ def cells() -> Iterator[Cell]:
     for name, (setting, values) in _WEIGHTS.items():
         for value in values:
             summary = f"Figs. 10 and 11: {name} {value:g} (our points), cifar10, 10 % labelled"
-            made = _layer("cifar10-10", stated(Hassle, **{setting: value}))
+            made = _layer("cifar10-10", all_settings(Hassle, **{setting: value}))
             yield f"hassle/{name}-{value:g}", Preset(summary, "hassle", made)
 
 
@@ -128,7 +128,7 @@ def _column(table: str, cell: str, numbers: tuple[float, ...]) -> Iterator[Cell]
     data, share, *spread = cell.split("-")
     summary = ", ".join([f"Table {table}: {data}", f"{share} % labelled", *spread])
     slower = ", rate 0.01 for the paper's 0.1" if data == "fmnist" else ""
-    made = _layer(cell, stated(Hassle))
+    made = _layer(cell, all_settings(Hassle))
     yield f"hassle/{cell}", Preset(summary + slower, "hassle", made, _three(numbers[:3]))
     for (method, (about, settings)), number in zip(_BASELINES.items(), numbers[3:], strict=True):
         name = f"{method}-{cell}"
@@ -151,11 +151,11 @@ def _layer(cell: str, settings: Layer, layout: str = "ALL", norm: str = "running
 
 
 def _for_fmnist(settings: Layer) -> Layer:
-    """With the paper's rate, 0.1, and momentum 0.9 LeNet falls to 10 % in round 1 and stays there;
-    with 0.03 HASSLE diverges in round 14 of seed 1.
+    """A smaller rate, and images as they are.
 
-    Neither paper nor release names a view for this set; flipped and cropped, LeNet learns far
-    slower.
+    With the paper's rate, 0.1, and momentum 0.9 LeNet falls to 10 % in round 1 and stays there;
+    with 0.03 HASSLE diverges in round 14 of seed 1. Neither paper nor release names a view for this
+    set; flipped and cropped, LeNet learns far slower.
     """
     changed = dict(settings)
     for name, value in settings.items():

@@ -21,7 +21,7 @@ from fedglean.methods.semifl import SemiFL
 from fedglean.methods.supervised import HubTraining
 from fedglean.methods.uda import UDA
 from fedglean.studies import Preset
-from fedglean_papers.presets.cell import Cell, Layer, layer, stated
+from fedglean_papers.presets.cell import Cell, Layer, all_settings, layer
 from fedglean_papers.semifl_rows import SemiFLRows
 
 SPREADS = {"k2": "classes:2", "dir0.1": "dirichlet:0.1", "dir0.3": "dirichlet:0.3", "iid": "iid"}
@@ -37,7 +37,7 @@ SETS = {
     "cifar100-10000": ("cifar100", 10000, 250),
 }
 
-_HETEROFL = stated(
+_HETEROFL = all_settings(
     FedAvgM,
     active=0.1,
     rate=0.03,
@@ -53,11 +53,11 @@ _HETEROFL = stated(
 
 #: Rows of Table 1: where their names begin, their methods and settings.
 _ROWS: dict[str, tuple[str, Layer]] = {
-    "": ("semifl", stated(SemiFL)),
-    "fedmatch-": ("fedmatch-semifl", stated(FedMatchSemiFL)),
+    "": ("semifl", all_settings(SemiFL)),
+    "fedmatch-": ("fedmatch-semifl", all_settings(FedMatchSemiFL)),
     "fedrgd-": (
         "fedrgd-semifl",
-        stated(SemiFLRows, combine="halves", labels_from="batch", mixup=False),
+        all_settings(SemiFLRows, combine="halves", labels_from="batch", mixup=False),
     ),
 }
 # Rows and partitions; columns as in SETS.
@@ -88,19 +88,22 @@ _PARTIALLY = (42.4, 76.9, 77.1, 90.4, 27.2, 59.3)
 #: in the scripts that made it; that row is SemiFL itself.
 _SWITCHES: dict[str, tuple[Layer, tuple[float, float]]] = {
     "table2-parallel-batch": (
-        stated(SemiFLRows, combine="parallel", labels_from="batch", mixup=False),
+        all_settings(SemiFLRows, combine="parallel", labels_from="batch", mixup=False),
         (41.01, 40.26),
     ),
-    "table2-parallel-global": (stated(SemiFLRows, combine="parallel", mixup=False), (48.89, 47.03)),
+    "table2-parallel-global": (
+        all_settings(SemiFLRows, combine="parallel", mixup=False),
+        (48.89, 47.03),
+    ),
     "table2-fine-tune-batch": (
-        stated(SemiFLRows, labels_from="batch", mixup=False),
+        all_settings(SemiFLRows, labels_from="batch", mixup=False),
         (80.42, 81.70),
     ),
-    "table2-fine-tune-global": (stated(SemiFL), (85.34, 93.10)),
-    "table5-1-epoch": (stated(SemiFL, epochs=1), (83.4, 88.9)),
-    "table5-no-mixup": (stated(SemiFL, mixup=False), (84.2, 91.3)),
-    "table5-no-momentum": (stated(SemiFL, global_momentum=0.0), (85.4, 92.4)),
-    "table5-full": (stated(SemiFL), (85.3, 93.1)),
+    "table2-fine-tune-global": (all_settings(SemiFL), (85.34, 93.10)),
+    "table5-1-epoch": (all_settings(SemiFL, epochs=1), (83.4, 88.9)),
+    "table5-no-mixup": (all_settings(SemiFL, mixup=False), (84.2, 91.3)),
+    "table5-no-momentum": (all_settings(SemiFL, global_momentum=0.0), (85.4, 92.4)),
+    "table5-full": (all_settings(SemiFL), (85.3, 93.1)),
 }
 #: Whose images give the statistics, and how many labels there are.
 _TABLE3 = {
@@ -172,20 +175,21 @@ def _switches() -> Iterator[Cell]:
             yield f"semifl/{name}-{spread}", preset
     for (source, labels), numbers in _TABLE3.items():
         about = f"Table 3, statistics from {source}"
-        settings = stated(SemiFL, statistics_from=source)
+        settings = all_settings(SemiFL, statistics_from=source)
         for spread, number in zip(("k2", "iid"), numbers, strict=True):
             preset = _cell(about, "semifl", settings, f"cifar10-{labels}", spread, number)
             yield f"semifl/table3-{source}-{labels}-{spread}", preset
     for spread in ("k2", "iid"):
         about = "Fig. 2, an exchange a batch (steps a round are ours)"
-        settings = stated(FedSGDFixMatch)
+        settings = all_settings(FedSGDFixMatch)
         preset = _cell(about, "fedsgd-fixmatch", settings, "cifar10-4000", spread, None)
         yield f"semifl/fedsgd-fixmatch-{spread}", preset
 
 
 def _references() -> Iterator[Cell]:
-    """Supervised at the hub, batches by the released code's rule; Table 2 prints two with one more
-    digit.
+    """Supervised at the hub, batches by the released code's rule.
+
+    Table 2 prints two of Table 1's with one more digit.
     """
     for (cell, (data, labels, _)), number in zip(SETS.items(), _PARTIALLY, strict=True):
         about = f"Table 1, only the {labels} labels, at the hub"
@@ -205,7 +209,7 @@ def _references() -> Iterator[Cell]:
 def _supervised(
     method: str, data: str, labels: str, batch: int, about: str, number: float
 ) -> Preset:
-    settings = stated(HubTraining, epochs=1, rate=0.1, batch=batch)
+    settings = all_settings(HubTraining, epochs=1, rate=0.1, batch=batch)
     made = layer(data, _wide(data), "static", {"labels": labels, "clients": 100}, 400, settings)
     return Preset(f"{about}: {data}", method, made, {"best": number})
 
@@ -214,7 +218,7 @@ def _centralised() -> Iterator[Cell]:
     for name, (method, published) in _ONE_SITE.items():
         for (cell, (data, labels, _)), number in zip(SETS.items(), published, strict=True):
             split = {"partition": "iid", "labels": f"each:{labels}", "clients": 1}
-            settings = stated(method)
+            settings = all_settings(method)
             if data == "cifar100":
                 settings["decay"] = 1e-3
             made = layer(data, _wide(data), "static", split, 1024, settings)

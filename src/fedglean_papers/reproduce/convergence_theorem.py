@@ -1,5 +1,4 @@
-"""Fed-SHVR's Theorem 1, measured: the smallest optimality gap within T rounds, at the theorem's
-step size.
+"""Fed-SHVR's Theorem 1, measured: the smallest gap within T rounds, at the theorem's step size.
 
 The gap of eq. (21) after round t is |grad_theta F(theta^t, v^(t+1))|^2 + sum_k w_k |v_k^(t+1) -
 v_k^t|^2, where v are the soft labels of all unlabelled images. It is computed from the model after
@@ -33,7 +32,7 @@ from fedglean_papers.reproduce import smooth_problem
 IMAGES = (11, 11, 17, 17)
 CLASSES = ((0, 1), (1, 2), (2, 3), (3, 0))
 SOFT, OUTPUT = 4.0, 0.1
-METHODS: Mapping[str, Mapping[str, bool]] = {
+METHODS: Mapping[str, Mapping[str, Any]] = {
     "Fed-SHVR": {"correct": True, "normalise": True},
     "Fed-SH": {"correct": False, "normalise": True},
     "Fed-SVR": {"correct": True, "normalise": False},
@@ -45,8 +44,7 @@ BEND = 0.6
 
 @dataclass(frozen=True)
 class Visits:
-    """How long a client works: batches of `batch` images of each kind, once through all that make a
-    whole batch.
+    """How long a client works: once through all whole batches of each kind.
 
     A part of the images is left over in every round. Without, a round's gradients would add up to
     the exact one.
@@ -68,16 +66,16 @@ class Visits:
         return math.sqrt(len(IMAGES) / (rounds * self.mean_steps))
 
     def largest_rate(self, smoothness: float) -> float:
-        """Its three bounds; the soft labels' regulariser, a mean over a client's images, is 1 /
-        images convex.
-        """
+        """Its three bounds; the soft labels' regulariser is a mean: 1 / images convex."""
         longest = max(self.steps)
         spread = (longest - 1) * (2 * longest - 1)
         bounds = [
             4 / max(IMAGES) * SOFT / (self.mean_steps * (2 * smoothness**2 + 1)),
             1 / (2 * smoothness * self.mean_steps),
         ]
-        return min(bounds + ([1 / (smoothness * math.sqrt(15) * spread)] if spread else []))
+        if spread:
+            bounds.append(1 / (smoothness * math.sqrt(15) * spread))
+        return min(bounds)
 
     def enough_rounds(self, smoothness: float) -> int:
         """From how many rounds on the theorem's step size keeps to its bounds."""
@@ -98,39 +96,33 @@ def split_of(labels: Tensor) -> Split:
 
 
 def config_of(method: str, visits: Visits, rounds: int) -> Config:
-    settings: dict[str, Any] = {
-        "epochs": 1,
-        "labelled_batch": visits.batch,
-        "unlabelled_batch": visits.batch,
-        "rate": visits.rate(rounds),
-        "unlabelled_weight": 1.0,
-        "soft_weight": SOFT,
-        "output_weight": OUTPUT,
-        "ramp_epochs": 0.0,
-        "perturb": "none",
-        **METHODS[method],
-    }
-    engine: dict[str, Any] = {
-        "device": "cpu",
-        "dtype": "float64",
-        "executor": "stack",
-        "evaluate_every": rounds,
-    }
-    problem: dict[str, Any] = {
-        "use": smooth_problem.__file__,
-        "data": visits.data,
-        "model": "linear",
-    }
     return configure(
-        "fed-shvr", **problem, **engine, clients=len(IMAGES), rounds=rounds, settings=settings
+        "fed-shvr",
+        use=smooth_problem.__file__,
+        data=visits.data,
+        model="linear",
+        clients=len(IMAGES),
+        device="cpu",
+        dtype="float64",
+        executor="stack",
+        evaluate_every=rounds,
+        rounds=rounds,
+        epochs=1,
+        labelled_batch=visits.batch,
+        unlabelled_batch=visits.batch,
+        rate=visits.rate(rounds),
+        unlabelled_weight=1.0,
+        soft_weight=SOFT,
+        output_weight=OUTPUT,
+        ramp_epochs=0.0,
+        perturb="none",
+        **METHODS[method],
     )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All images as the federation's parties hold them, for gradients that nobody in it could
-    compute.
-    """
+    """All images by client, for gradients that nobody in the federation could compute."""
 
     labelled: list[Tensor]
     answers: list[Tensor]
@@ -143,28 +135,27 @@ class Problem:
         total = sum(client.total for client in federation.declared)
 
         def pixels(images: Images) -> Tensor:
-            return view(
-                "plain", images.store[images.index], images.index, recipe, torch.float64
-            ).flatten(1)
+            stored = images.store[images.index]
+            return view("plain", stored, images.index, recipe, torch.float64).flatten(1)
 
-        known = [pixels(images) for images in federation.labelled]
         logits = torch.zeros(1, len(experiment.dataset.classes), dtype=torch.float64)
-        answers = [
-            one_hot(images.label, logits)
-            for images in federation.labelled
-            if images.label is not None
-        ]
-        weights = [client.total / total for client in federation.declared]
-        return cls(known, answers, [pixels(images) for images in federation.unlabelled], weights)
+        answers = []
+        for images in federation.labelled:
+            assert images.label is not None
+            answers.append(one_hot(images.label, logits))
+        return cls(
+            [pixels(images) for images in federation.labelled],
+            answers,
+            [pixels(images) for images in federation.unlabelled],
+            [client.total / total for client in federation.declared],
+        )
 
     def soft_labels(self, weight: Tensor) -> list[Tensor]:
         """Eq. (8)."""
         return [sharpen((images @ weight.T).softmax(-1), 1 / SOFT) for images in self.unlabelled]
 
     def gradient(self, weight: Tensor, soft: Sequence[Tensor]) -> Tensor:
-        """Of eq. (5a) with respect to the model, by hand: of cross-entropy it is (prediction -
-        label) x image.
-        """
+        """Of eq. (5a) by hand: of cross-entropy it is (prediction - label) x image."""
         total = torch.zeros_like(weight)
         for share, seen, answer, unseen, label in zip(
             self.weights, self.labelled, self.answers, self.unlabelled, soft, strict=True
@@ -179,26 +170,24 @@ class Problem:
     def gap(self, weight: Tensor, before: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
         """Eq. (21), and the soft labels that it has seen."""
         soft = self.soft_labels(weight)
-        moved = [
-            share * float((a - b).square().sum())
-            for share, a, b in zip(self.weights, soft, before, strict=True)
-        ]
-        return float(self.gradient(weight, soft).square().sum()) + sum(moved), soft
+        moved = 0.0
+        for share, now, then in zip(self.weights, soft, before, strict=True):
+            moved += share * float((now - then).square().sum())
+        return float(self.gradient(weight, soft).square().sum()) + moved, soft
 
     def smoothness(self) -> float:
-        """L of Assumption 2, from above: a softmax bends by at most 1/2, and the gradient is linear
-        in soft labels.
+        """L of Assumption 2, from above.
+
+        A softmax bends by at most 1/2, and the gradient is linear in soft labels.
         """
 
         def largest(images: Tensor) -> float:
             return float(torch.linalg.eigvalsh(images.T @ images / len(images))[-1])
 
-        bends = [
-            math.hypot(
-                largest(a) / 2 + (0.5 + OUTPUT * BEND) * largest(b), math.sqrt(largest(b) / len(b))
-            )
-            for a, b in zip(self.labelled, self.unlabelled, strict=True)
-        ]
+        bends = []
+        for seen, unseen in zip(self.labelled, self.unlabelled, strict=True):
+            in_model = largest(seen) / 2 + (0.5 + OUTPUT * BEND) * largest(unseen)
+            bends.append(math.hypot(in_model, math.sqrt(largest(unseen) / len(unseen))))
         return max(bends)
 
 

@@ -1,5 +1,4 @@
-"""SemiFL's Theorem 1, measured: the kernel classifier of its appendix D on a distribution that
-meets (A1)-(A7).
+"""SemiFL's Theorem 1, measured: the kernel classifier of its appendix D where (A1)-(A7) hold.
 
 The world is a grid on [0, 1]. With u = 2x - 1 in (-1, 1), P(Y = 1) = m(x) has the margin b = 2m - 1
 = sign(u) |u|^q, so the Bayes classifier is the sign of u. The assumptions hold by construction:
@@ -33,9 +32,7 @@ INNER, MIDDLE, LEAN = 0.4, 0.8, 4.0
 
 @dataclass(frozen=True)
 class World:
-    """The exponents of the assumptions, and the distributions that follow from them, as masses on
-    the grid.
-    """
+    """The exponents of the assumptions, and the masses on the grid that follow from them."""
 
     s: float = 1.0
     v: float = 1.0
@@ -61,17 +58,14 @@ class World:
 
     @cached_property
     def labelled(self) -> Array:
-        """P_l, leaning to the left near the boundary, and to the right further out so that E_l(b)
-        is 0.
-        """
+        """P_l leans to the left near the boundary, and to the right further out: E_l(b) is 0."""
         edges = np.abs(np.linspace(-1, 1, self.cells + 1)) ** (self.alpha * self.q)
-        even, far = np.abs(np.diff(edges)), np.abs(self.u)
+        mass, far = np.abs(np.diff(edges)), np.abs(self.u)
         inner, middle = far < INNER, (far >= INNER) & (far < MIDDLE)
-        weight = even * np.abs(self.margin)
+        weight = mass * np.abs(self.margin)
         back = 1 + (LEAN - 1) * weight[inner].sum() / weight[middle].sum()
-        mass: Array = even * np.where(
-            inner & (self.u < 0), LEAN, np.where(middle & (self.u > 0), back, 1.0)
-        )
+        mass[inner & (self.u < 0)] *= LEAN
+        mass[middle & (self.u > 0)] *= back
         return mass / float(mass.sum())
 
     @cached_property
@@ -98,9 +92,7 @@ class World:
 
     @property
     def enough(self) -> float:
-        """(A7): the first classifier needs more than n_u to this power labels, or is not sure of
-        enough points.
-        """
+        """(A7): with n_u to this power labels the first classifier is sure of too few points."""
         return (2 * self.q + 1) / self._size(self.v + self.s)
 
     def bandwidth(self, unlabelled: float) -> float:
@@ -110,9 +102,7 @@ class World:
         return 0.4 * float(labels ** (-1 / self._size(0)))
 
     def first_bandwidth(self, labels: float) -> float:
-        """For the first classifier, whose estimate of m must be close: the rate that is best for
-        that.
-        """
+        """For the first classifier: the rate that is best for an estimate of m."""
         return 0.5 * float(labels ** (-1 / (2 * self.q + 1)))
 
     def _size(self, inadequacy: float) -> float:
@@ -137,51 +127,43 @@ class World:
         draw: np.random.Generator,
         balanced: bool = True,
     ) -> Array:
-        """Steps 1 and 2: unlabelled points of which `first` is sure, augmented; counts of
-        pseudo-labels by cell.
+        """Steps 1 and 2: counts of pseudo-labels by cell, of augmented points that `first` knows.
 
         `balanced` keeps as many moved points of one pseudo-label as of the other. The proof takes
         for granted that the labels of augmented points follow m; they do not if the first
         classifier is sure more often on one side.
         """
-        masses = np.concatenate(self.augmented(first, delta))
+        masses = np.concatenate(self.augment(first, delta))  # labels of what stays, then moves
         shares = masses.sum(1)
         picked = draw.multinomial(count, [*shares, max(0.0, 1 - shares.sum())])[:4]
         if balanced:
             picked[2:] = picked[2:].min()
-        drawn = [
-            draw.multinomial(n, m / m.sum()) if n else m * 0
-            for n, m in zip(picked, masses, strict=True)
-        ]
-        counts: Array = np.stack(drawn).reshape(2, 2, -1).sum(0).astype(np.float64)
+        counts = np.zeros((2, self.cells))
+        for row, (number, mass) in enumerate(zip(picked, masses, strict=True)):
+            if number:
+                counts[row % 2] += draw.multinomial(number, mass / mass.sum())
         return counts
 
-    def augmented(self, first: Array, delta: float) -> tuple[Array, Array]:
-        """The population's masses of (pseudo-label, point), of points that stay where they are and
-        that are moved.
-        """
+    def augment(self, first: Array, delta: float) -> tuple[Array, Array]:
+        """Masses of points that stay and of points that move, pseudo-labels x cells."""
         sure = np.minimum(first, 1 - first) <= delta
-        chosen = np.stack(
-            [
-                np.where(sure & ((first > 0.5) == label), self.unlabelled, 0.0)
-                for label in (False, True)
-            ]
-        )
         sent = (2 * self.doubt) ** self.v
-        return chosen * (1 - sent), np.stack([self._transmitted(part * sent) for part in chosen])
+        stay, move = np.zeros((2, self.cells)), np.zeros((2, self.cells))
+        for label in (0, 1):
+            chosen = np.where(sure & ((first > 0.5) == label), self.unlabelled, 0.0)
+            stay[label] = chosen * (1 - sent)
+            move[label] = self.transmit(chosen * sent)
+        return stay, move
 
-    def _transmitted(self, sources: Array) -> Array:
-        """Where points go: from each side to all points that are not easier, with density p_l (1 +
-        b' / b).
-        """
+    def transmit(self, sources: Array) -> Array:
+        """From each side to all points that are not easier, with density p_l (1 + b' / b)."""
         half = self.cells // 2
         arrived = np.zeros(self.cells)
         for side, source in ((1, sources[half:]), (-1, sources[:half][::-1])):
             strength = np.abs(self.margin[half:])
             right, left = self.labelled[half:], self.labelled[:half][::-1]
-            density = (
-                np.cumsum(right + left) + side * np.cumsum((right - left) * strength) / strength
-            )
+            density = np.cumsum(right + left)
+            density += side * np.cumsum((right - left) * strength) / strength
             share = source / density
             even = np.cumsum(share[::-1])[::-1]
             tilt = side * strength * np.cumsum((share / strength)[::-1])[::-1]
@@ -192,9 +174,7 @@ class World:
 
 
 def estimate(counts: Array, bandwidth: float, unknown: float = 0.0) -> Array:
-    """Eq. (10): the share of label 1 among the points within the bandwidth; `unknown` where there
-    are none.
-    """
+    """Eq. (10): the share of label 1 within the bandwidth; `unknown` where there are no points."""
     cells = counts.shape[1]
     reach = int(bandwidth * cells)
     sums = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, 1)], 1)
@@ -214,14 +194,11 @@ def supervised_risk(world: World, labels: int, draw: np.random.Generator) -> flo
 def semi_supervised_risk(
     world: World, unlabelled: int, labels: int, draw: np.random.Generator, balanced: bool = True
 ) -> float:
-    """Steps 1-3 with half of the labels for the first classifier and half for the second, which has
-    to be unbiased.
-    """
+    """Steps 1-3; each classifier has half of the labels, for the second has to be unbiased."""
     half = labels // 2
     first = estimate(world.draw_labelled(half, draw), world.first_bandwidth(half), unknown=0.5)
     bandwidth = world.bandwidth(unlabelled)
     delta = min(0.25, bandwidth**world.q)
-    counts = world.draw_labelled(labels - half, draw) + world.draw_augmented(
-        unlabelled, first, delta, draw, balanced
-    )
+    counts = world.draw_labelled(labels - half, draw)
+    counts += world.draw_augmented(unlabelled, first, delta, draw, balanced)
     return world.risk(estimate(counts, bandwidth) > 0.5)

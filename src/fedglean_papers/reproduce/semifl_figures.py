@@ -1,29 +1,28 @@
 """Figures 2 and 5-10 of SemiFL."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as Canvas
+from torch import Tensor
 
-from fedglean.inputs import image_ops
+from fedglean.inputs.image_ops import OPERATIONS
 from fedglean.report.plots import accuracy_of
 from fedglean.runs.experiment import dataset_of
-from fedglean.sealed import make_folder
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,
     Number,
+    Plan,
     Point,
     Trace,
+    full_title,
     keep,
+    new_canvas,
     pseudo,
-    shown_title,
 )
-from fedglean_papers.reproduce.trainings import Training, config_of, note, one_of
+from fedglean_papers.reproduce.trainings import Training, choose, config_of, note
 
 SPREADS = {"iid": "IID", "dir0.3": "Dir(0.3)", "dir0.1": "Dir(0.1)", "k2": "K = 2"}
 WORDS = {"iid": "IID", "k2": "Non-IID, K = 2"}
@@ -49,16 +48,23 @@ def _trace(preset: str) -> Trace:
     return Trace(training, accuracy_of(), printed)
 
 
-def _partitions(data: str, labels: tuple[int, ...]) -> Mapping[str, Any]:
+def _partitions(data: str, labels: tuple[int, ...]) -> dict[str, Plan]:
     """One panel for each number of labels, one curve for each partition, and the labels alone."""
-    return {
-        str(count): Curves(
-            f"{data}, {count} labels",
-            {word: _trace(f"{data}-{count}-{spread}") for spread, word in SPREADS.items()},
-            {"only the labels": Point(Training(f"semifl/partially-{data}-{count}"))},
-        )
-        for count in labels
-    }
+    panels: dict[str, Plan] = {}
+    for count in labels:
+        traces = {word: _trace(f"{data}-{count}-{spread}") for spread, word in SPREADS.items()}
+        alone = {"only the labels": Point(Training(f"semifl/partially-{data}-{count}"))}
+        panels[str(count)] = Curves(f"{data}, {count} labels", traces, alone)
+    return panels
+
+
+def _rows(rows: Mapping[str, str], levels: Mapping[str, Point]) -> dict[str, Plan]:
+    """One panel for each partition, one curve for each row."""
+    panels: dict[str, Plan] = {}
+    for spread, word in WORDS.items():
+        traces = {label: _trace(f"{row}-{spread}") for label, row in rows.items()}
+        panels[spread] = Curves(word, traces, levels)
+    return panels
 
 
 _SUPERVISED = {
@@ -72,6 +78,12 @@ _COMBINATIONS = {
     "fine-tune, training": "table2-fine-tune-batch",
     "average, training": "table2-parallel-batch",
 }
+_TECHNIQUES = {
+    "all": "table5-full",
+    "no global momentum": "table5-no-momentum",
+    "no Mixup": "table5-no-mixup",
+    "1 epoch": "table5-1-epoch",
+}
 #: Labels that are given batch by batch are measured once a visit, with the model that the visit
 #: starts from.
 _MEASURES = {
@@ -79,23 +91,26 @@ _MEASURES = {
     "confident_accuracy": "accuracy of confident ones in %",
     "confident_share": "share of confident ones in %",
 }
-_TECHNIQUES = {
-    "all": "table5-full",
-    "no global momentum": "table5-no-momentum",
-    "no Mixup": "table5-no-mixup",
-    "1 epoch": "table5-1-epoch",
-}
+
+
+def _qualities() -> dict[str, Plan]:
+    """One panel for each partition and measure of pseudo-labels."""
+    panels: dict[str, Plan] = {}
+    for spread, word in WORDS.items():
+        trainings = {
+            label: Training(f"semifl/{row}-{spread}") for label, row in _COMBINATIONS.items()
+        }
+        for measure, about in _MEASURES.items():
+            read = pseudo(measure)
+            traces = {label: Trace(training, read) for label, training in trainings.items()}
+            panels[f"{spread}-{measure}"] = Curves(word, traces, y_label=about)
+    return panels
+
+
 DECLARED: dict[str, Figure] = {
     "semifl-fig2": Figure(
         "SemiFL, Fig. 2: FixMatch under FedSGD and FedAvg, CIFAR-10, 4000 labels at the hub",
-        {
-            spread: Curves(
-                word,
-                {label: _trace(f"{row}-{spread}") for label, row in _VANILLA.items()},
-                _SUPERVISED,
-            )
-            for spread, word in WORDS.items()
-        },
+        _rows(_VANILLA, _SUPERVISED),
         (
             "FedSGD + FixMatch rises above partially supervised training; FedAvg + FixMatch starts "
             "near 40 and falls",
@@ -111,95 +126,55 @@ DECLARED: dict[str, Figure] = {
     ),
     "semifl-fig6": Figure(
         "SemiFL, Fig. 6: quality of pseudo-labels, CIFAR-10, 4000 labels at the hub",
-        {
-            f"{spread}-{measure}": Curves(
-                word,
-                {
-                    label: Trace(Training(f"semifl/{row}-{spread}"), pseudo(measure))
-                    for label, row in _COMBINATIONS.items()
-                },
-                y_label=about,
-            )
-            for spread, word in WORDS.items()
-            for measure, about in _MEASURES.items()
-        },
+        _qualities(),
         ("fine-tune with global labels is best in all three measures; averaging collapses",),
     ),
     "semifl-fig7": Figure("SemiFL, Fig. 7: SVHN", _partitions("svhn", (250, 1000))),
     "semifl-fig8": Figure("SemiFL, Fig. 8: CIFAR-100", _partitions("cifar100", (2500, 10000))),
     "semifl-fig9": Figure(
         "SemiFL, Fig. 9: training techniques, CIFAR-10, 4000 labels at the hub",
-        {
-            spread: Curves(
-                word, {label: _trace(f"{row}-{spread}") for label, row in _TECHNIQUES.items()}
-            )
-            for spread, word in WORDS.items()
-        },
+        _rows(_TECHNIQUES, {}),
         ("one epoch is worst, Mixup is worth about 2 points, global momentum hardly any",),
     ),
 }
 
+_FIGURE10 = "SemiFL, Fig. 10: strong augmentations by magnitude"
 LEVELS = (0, 1, 3, 5, 7, 9)
 
 
-def _augmentations(asked: StudyOptions) -> None:
-    """Fig. 10 has pictures alone: one image sheared by growing amounts, and one with its contrast
-    stretched.
-    """
-    one_of(asked.cell, ("images",))
+def _draw_augmentations(asked: StudyOptions) -> None:
+    """Fig. 10 has pictures alone: one image sheared, and one with its contrast stretched."""
+    choose(asked.cell, ("images",))
     config = config_of(Training("semifl/table5-full-iid"), asked)
-    dataset = dataset_of(config)
-    image = dataset.train_images[:1]
+    image = dataset_of(config).train_images[:1]
+    stretched = OPERATIONS["autocontrast"](image, torch.zeros(1, 8, dtype=torch.float64))
     rows = {
-        "ShearX": [sheared(image, level) for level in LEVELS],
-        "AutoContrast": [image, _contrast(image)],
+        "ShearX": {f"ShearX {level}": shear(image, level) for level in LEVELS},
+        "AutoContrast": {"original": image, "AutoContrast": stretched},
     }
     note(f"examples from {config.data.name}", asked)
-    title = shown_title("SemiFL, Fig. 10: strong augmentations by magnitude", asked)
-    make_folder(asked.out)
-    _pictured(rows, title).savefig(asked.file("figure.png"), dpi=130)
-    change = {name: [_change(image, each) for each in row] for name, row in rows.items()}
-    keep(asked, title, (), {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
-    print(
-        f"{title}\nmean change of a pixel by level of shear: "
-        + ", ".join(f"{x:.1f}" for x in change["ShearX"])
-    )
+    title = full_title(_FIGURE10, asked)
+    canvas = new_canvas(1.5 * len(LEVELS), 3.8, title)
+    change: dict[str, list[float]] = {}
+    for place, (name, pictures) in enumerate(rows.items()):
+        change[name] = []
+        for number, (label, picture) in enumerate(pictures.items(), start=1):
+            axes = canvas.add_subplot(len(rows), len(LEVELS), place * len(LEVELS) + number)
+            axes.set_axis_off()
+            axes.set_title("original" if number == 1 else label, size=8)
+            pixels = np.asarray(picture[0].permute(1, 2, 0))  # height x width x channels
+            axes.imshow(pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels)
+            change[name].append(float((image.double() - picture.double()).abs().mean()))
+    keep(asked, title, canvas, {"levels": list(LEVELS), "mean_change_of_a_pixel": change})
+    by_level = ", ".join(f"{x:.1f}" for x in change["ShearX"])
+    print(f"{title}\nmean change of a pixel by level of shear: {by_level}")
 
 
-def sheared(image: torch.Tensor, level: int) -> torch.Tensor:
+def shear(image: Tensor, level: int) -> Tensor:
     """RandAugment's ShearX: 0.03 a level of ten."""
     strength = torch.tensor([[1, 0.03 * level, 0, 0, 1, 0, 0, 0]], dtype=torch.float64)
-    return image_ops.OPERATIONS["nearest"](image, strength)
-
-
-def _contrast(image: torch.Tensor) -> torch.Tensor:
-    return image_ops.OPERATIONS["autocontrast"](image, torch.zeros(1, 8, dtype=torch.float64))
-
-
-def _change(image: torch.Tensor, other: torch.Tensor) -> float:
-    return float((image.double() - other.double()).abs().mean())
-
-
-def _pictured(rows: Mapping[str, list[torch.Tensor]], title: str) -> Canvas:
-    canvas = Canvas(figsize=(1.5 * len(LEVELS), 3.8), layout="constrained")
-    FigureCanvasAgg(canvas)
-    canvas.suptitle(title, x=0.01, ha="left", fontsize=10)
-    places = canvas.subplots(len(rows), len(LEVELS), squeeze=False)
-    for line in places:
-        for axes in line:
-            axes.set_axis_off()
-    for line, (name, images) in zip(places, rows.items(), strict=True):
-        for place, (axes, image) in enumerate(zip(line, images, strict=False)):
-            pixels = np.asarray(image[0].permute(1, 2, 0))
-            axes.imshow(pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels)
-            axes.set_title(
-                "original" if not place else f"{name} {LEVELS[place]}" if len(images) > 2 else name,
-                size=8,
-            )
-    return canvas
+    return OPERATIONS["nearest"](image, strength)
 
 
 FIGURES: dict[str, Study] = {name: figure.study() for name, figure in DECLARED.items()}
-FIGURES["semifl-fig10"] = Study(
-    "SemiFL, Fig. 10: strong augmentations by magnitude", ("images",), _augmentations, ("--set",)
-)
+FIGURES["semifl-fig10"] = Study(_FIGURE10, ("images",), _draw_augmentations, ("--set",))

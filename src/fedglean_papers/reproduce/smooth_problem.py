@@ -1,5 +1,4 @@
-"""A model and a data set for the study of Fed-SHVR's theorem, which asks for a smooth objective: a
-file for `use`.
+"""A model and a data set with a smooth objective, for Fed-SHVR's theorem: a file for `use`.
 
 A linear classifier's loss is smooth. It must not be able to fit all labels either: where it can,
 gradients have no noise at the solution, and every method converges faster than a bound that reckons
@@ -37,35 +36,29 @@ def faint_digits(root: object = None) -> Dataset:
 
 
 def coarse_digits(root: object = None) -> Dataset:
-    """Threes, fives, eights and nines of scikit-learn's digits as four numbers each: the means of
-    their quarters.
+    """Four kinds of scikit-learn's digits as four numbers each: the means of their quarters.
 
     The numbers are channels of an image of one pixel, so that each is normalised by itself.
     """
     digits = load("digits")
-    train, test = (
-        _coarse(*part)
-        for part in (
-            (digits.train_images, digits.train_labels),
-            (digits.test_images, digits.test_labels),
-        )
-    )
-    mean, std = channel_statistics(train[0])
+    train_images, train_labels = _quarter(digits.train_images, digits.train_labels)
+    test_images, test_labels = _quarter(digits.test_images, digits.test_labels)
+    mean, std = channel_statistics(train_images)
     return replace(
         digits,
         name="coarse-digits",
         classes=tuple(map(str, KINDS)),
-        train_images=train[0],
-        train_labels=train[1],
-        test_images=test[0],
-        test_labels=test[1],
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
         mean=mean,
         std=std,
         pad=0,
     )
 
 
-def _coarse(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _quarter(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     chosen = torch.isin(labels, torch.tensor(KINDS))
     quarters = images[chosen].double().reshape(-1, 2, 4, 2, 4).mean((2, 4)).reshape(-1, 4, 1, 1)
     return quarters.round().to(torch.uint8), torch.searchsorted(torch.tensor(KINDS), labels[chosen])

@@ -1,5 +1,6 @@
-"""The papers' tables, cell by cell: ours beside what was printed. Every preset whose summary names
-a table is a cell.
+"""The papers' tables, cell by cell: ours beside what was printed.
+
+Every preset whose summary names a table is a cell.
 
 A number is compared as its paper took it: SemiFL prints each run's best round, chosen on the test
 set, Fed-SHVR rounds 1 and 100. Where the paper does not say, HASSLE's are compared with best
@@ -9,22 +10,21 @@ whatever the paper did.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatch
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.box import MARKDOWN, ROUNDED, SIMPLE_HEAD
+from rich.box import MARKDOWN, ROUNDED, SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.layouts import find
-from fedglean.errors import UNREADABLE, DataError, StorageError, unknown
+from fedglean.errors import UNREADABLE, DataError, StorageError
 from fedglean.report.terminal import duration, screen
 from fedglean.runs.config import DataConfig
 from fedglean.runs.run import Run, Runs
@@ -32,8 +32,8 @@ from fedglean.runs.verdict import LABELS_ALONE
 from fedglean.sealed import make_folder, write_whole
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.presets import PRESETS
-from fedglean_papers.reproduce.made_by import made_by
-from fedglean_papers.reproduce.trainings import Training, config_of, note, trained
+from fedglean_papers.reproduce.provenance import provenance
+from fedglean_papers.reproduce.trainings import Training, choose, config_of, note, train
 
 TITLES = {
     "semifl-table1": "SemiFL, Table 1: against its baselines, by data set, labels and partition",
@@ -64,16 +64,19 @@ def cells_of(table: str) -> dict[str, str]:
     """Presets by cell, the cheapest first; of two names for one preset the shorter."""
     paper = table.rpartition("-table")[0]
     chosen: dict[str, str] = {}
-    for name in sorted((name for name in PRESETS if _table_of(name) == table), key=len):
-        short = re.sub(r"^table\d+-", "", name.removeprefix(f"{paper}/"))
-        if not any(PRESETS[other] == PRESETS[name] for other in chosen.values()):
-            chosen[short] = name
-    return dict(sorted(chosen.items(), key=lambda cell: _effort(cell[1])))
+    for name in sorted(PRESETS, key=len):
+        has_twin = any(PRESETS[other] == PRESETS[name] for other in chosen.values())
+        if _table_of(name) == table and not has_twin:
+            cell = re.sub(r"^table\d+-", "", name.removeprefix(f"{paper}/"))
+            chosen[cell] = name
+    return {cell: chosen[cell] for cell in sorted(chosen, key=lambda cell: _effort(chosen[cell]))}
 
 
 def _table_of(preset: str) -> str | None:
-    number = re.match(r"Table (\w+)", PRESETS[preset].summary)
-    return f"{preset.partition('/')[0]}-table{ROMAN.get(number[1], number[1])}" if number else None
+    found = re.match(r"Table (\w+)", PRESETS[preset].summary)
+    if found is None:
+        return None
+    return f"{preset.partition('/')[0]}-table{ROMAN.get(found[1], found[1])}"
 
 
 def _effort(name: str) -> float:
@@ -91,67 +94,56 @@ def _labels(split: Mapping[str, Any], images: int) -> int:
     kind, _, value = split["labels"].partition(":")
     if value.endswith("%"):
         return round(float(value[:-1]) / 100 * images)
-    return int(value) * (split["clients"] if kind == "each" else 1) if value.isdigit() else images
+    if not value.isdigit():
+        return images
+    return int(value) * (split["clients"] if kind == "each" else 1)
 
 
 def run(table: str, asked: StudyOptions) -> None:
     """Every cell that was asked for, in turn; result.json grows with each."""
-    chosen = _present(table, _chosen(table, asked.cell), asked)
-    note(_announced(table, chosen, asked), asked)
+    cells = cells_of(table)
+    chosen = choose(asked.cell, list(cells), f"cell of {table}")
+    available = _leave_out(table, {cell: cells[cell] for cell in chosen}, asked)
+    numbers = sum(len(PRESETS[preset].published or {}) for preset in available.values())
+    text = f"{table}: {len(available)} of {len(cells)} cells, {numbers} printed numbers, "
+    text += f"{asked.seeds} seed{'s' if asked.seeds > 1 else ''} each"
+    if asked.scale != 1:
+        text += f"; shortened to {asked.scale:g} of the rounds: a first look"
+    note(text, asked)
     lines: list[Line] = []
-    for cell, preset in chosen.items():
-        found = compared(cell, preset, trained(Training(preset), asked), asked)
+    for cell, preset in available.items():
+        found = compare(cell, preset, train(Training(preset), asked), asked)
         lines += found
         _keep(asked.out / "result.json", table, found)
-    told(table, lines, screen())
+    print_table(table, lines, screen())
 
 
-def _announced(table: str, chosen: Cells, asked: StudyOptions) -> str:
-    numbers = sum(len(PRESETS[preset].published or {}) for preset in chosen.values())
-    seeds = f"{asked.seeds} seed{'s' if asked.seeds > 1 else ''} each"
-    short = (
-        f"; shortened to {asked.scale:g} of the rounds: a first look" if asked.scale != 1 else ""
-    )
-    return (
-        f"{table}: {len(chosen)} of {len(cells_of(table))} cells, {numbers} printed numbers, "
-        f"{seeds}{short}"
-    )
+def _leave_out(table: str, cells: Cells, asked: StudyOptions) -> Cells:
+    """Cells of a whole table whose data is missing; that of a cell that was named must be there."""
+    there, missing = {}, set()
+    for cell, preset in cells.items():
+        data = config_of(Training(preset), asked).data
+        if data.name in PUBLISHED and not _is_on_disk(data):
+            missing.add(data.name)
+        else:
+            there[cell] = preset
+    if not missing:
+        return cells
+    needs = " and ".join(f"{name} ({PUBLISHED[name].fetch})" for name in sorted(missing))
+    root = "in a folder given with --data-root"
+    if asked.data_root:
+        root = f"which is not in {asked.data_root}"
+    if asked.cell is not None or not there:
+        raise DataError(f"{table} needs {needs}, {root}")
+    note(f"{len(cells) - len(there)} cells are left out: they need {needs}, {root}", asked)
+    return there
 
 
-def _chosen(table: str, cell: str | None) -> dict[str, str]:
-    cells = cells_of(table)
-    chosen = {each: preset for each, preset in cells.items() if cell is None or fnmatch(each, cell)}
-    if not chosen:
-        raise unknown(f"cell of {table}", str(cell), cells)
-    return chosen
-
-
-def _present(table: str, cells: Cells, asked: StudyOptions) -> dict[str, str]:
-    """The cells whose data is there. A cell that was named must be; of a whole table, what is
-    missing is left out.
-    """
-    sets = {cell: config_of(Training(preset), asked).data for cell, preset in cells.items()}
-    missing = {data.name for data in sets.values() if data.name in PUBLISHED and not _on_disk(data)}
-    if missing:
-        root = (
-            f"which is not in {asked.data_root}"
-            if asked.data_root
-            else "in a folder given with --data-root"
-        )
-        needs = " and ".join(f"{name} ({PUBLISHED[name].fetch})" for name in sorted(missing))
-        there = [cell for cell, data in sets.items() if data.name not in missing]
-        if asked.cell is not None or not there:
-            raise DataError(f"{table} needs {needs}, {root}")
-        note(f"{len(cells) - len(there)} cells are left out: they need {needs}, {root}", asked)
-        return {cell: cells[cell] for cell in there}
-    return dict(cells)
-
-
-def _on_disk(data: DataConfig) -> bool:
+def _is_on_disk(data: DataConfig) -> bool:
     return data.root is not None and find(PUBLISHED[data.name].layouts, Path(data.root)) is not None
 
 
-def compared(cell: str, preset: str, results: Runs, asked: StudyOptions) -> list[Line]:
+def compare(cell: str, preset: str, results: Runs, asked: StudyOptions) -> list[Line]:
     """A line for each number that was printed of the cell."""
     first = results[0]
     common = {
@@ -163,13 +155,12 @@ def compared(cell: str, preset: str, results: Runs, asked: StudyOptions) -> list
         "scale": asked.scale,
         "options": dict(asked.options),
         "seconds": round(results.seconds, 3),
-        **made_by(),
+        **provenance(),
     }
     lines = []
     for number, published in (PRESETS[preset].published or {}).items():
-        name = number if number in first.names else first.names[0]
-        last, best = (asdict(score.spread) for score in results.score(name))
-        ours = [_as_printed(result, number) for result in results]
+        last, best = results.score(number if number in first.names else first.names[0])
+        ours = [accuracy_as_printed(result, number) for result in results]
         tested = [value for value in ours if value is not None]
         mean = 100 * fmean(tested) if len(tested) == len(ours) else None
         gap = mean - published if mean is not None and asked.is_comparable else None
@@ -180,8 +171,8 @@ def compared(cell: str, preset: str, results: Runs, asked: StudyOptions) -> list
             "deviation": 100 * stdev(tested) if len(tested) > 1 else None,
             "difference": gap,
             "far": gap is not None and abs(gap) > FAR,
-            "last": {key: 100 * value for key, value in last.items()},
-            "best": {key: 100 * value for key, value in best.items()},
+            "last": {key: 100 * value for key, value in asdict(last.spread).items()},
+            "best": {key: 100 * value for key, value in asdict(best.spread).items()},
         }
         lines.append(common | line)
     return lines
@@ -193,19 +184,16 @@ def _convention(number: str, rounds: int) -> str:
     return number if int(number.removeprefix("round ")) <= rounds else f"{number}, here {rounds}"
 
 
-def _as_printed(result: Run, number: str) -> float | None:
-    """The accuracy as the paper took it; a shortened run's last round stands for those that it does
-    not reach.
-    """
+def accuracy_as_printed(result: Run, number: str) -> float | None:
+    """As the paper took it; a shortened run's last round stands for those beyond it."""
     if not number.startswith("round "):
         return result.score(number if number in result.names else result.names[0])[1].accuracy
     wanted = min(int(number.removeprefix("round ")), result.config.rounds)
-    found = [
-        line["accuracy"]
-        for line in result.history
-        if line["round"] == wanted and "accuracy" in line
-    ]
-    return float(found[-1][result.names[0]]) if found else None
+    found = None
+    for line in result.history:
+        if line["round"] == wanted and "accuracy" in line:
+            found = float(line["accuracy"][result.names[0]])
+    return found
 
 
 def _keep(path: Path, table: str, lines: Sequence[Line]) -> None:
@@ -214,101 +202,96 @@ def _keep(path: Path, table: str, lines: Sequence[Line]) -> None:
     Runs that were only found again keep their lines, which say what command and commit made them.
     """
     before = json.loads(path.read_bytes())["lines"] if path.exists() else []
-    known = {(line["cell"], line["number"]): (line["seconds"], line["seeds"]) for line in before}
-    new = [
-        line
-        for line in lines
-        if known.get((line["cell"], line["number"])) != (line["seconds"], line["seeds"])
-    ]
-    places = {(line["cell"], line["number"]) for line in new}
-    kept = [line for line in before if (line["cell"], line["number"]) not in places]
+    known = {_place(line): (line["seconds"], line["seeds"]) for line in before}
+    new = [line for line in lines if known.get(_place(line)) != (line["seconds"], line["seeds"])]
+    places = {_place(line) for line in new}
+    kept = [line for line in before if _place(line) not in places]
     make_folder(path.parent)
     write_whole(path, json.dumps({"study": table, "lines": kept + new}, indent=1).encode())
 
 
-HEADINGS = (
-    "cell",
-    "number",
-    "published",
-    "ours",
-    "difference",
-    "last",
-    "best",
-    "seeds",
-    "rounds",
-    "time",
-)
+def _place(line: Line) -> tuple[str, str]:
+    return line["cell"], line["number"]
+
+
+WORDS = ("cell", "number")
+NUMBERS = ("published", "ours", "difference", "last", "best")
 #: Wide enough for any line.
 UNFOLDED = 400
 
 
-def told(table: str, lines: Sequence[Line], paper: Console) -> None:
-    """On paper that is too narrow for them, each line becomes two, and what the runs took is left
-    out.
-    """
-    whole = shown(table, lines)
-    fits = paper.measure(whole, options=paper.options.update(width=UNFOLDED)).maximum <= paper.width
-    paper.print(whole if fits else shown(table, lines, SIMPLE_HEAD, narrow=True))
+def print_table(table: str, lines: Sequence[Line], paper: Console) -> None:
+    """On paper that is too narrow for them each line becomes two, without what the runs took."""
+    whole = table_of(table, lines)
+    width = paper.measure(whole, options=paper.options.update(width=UNFOLDED)).maximum
+    paper.print(whole if width <= paper.width else narrow_table_of(table, lines))
 
 
-def shown(table: str, lines: Iterable[Line], box: Any = ROUNDED, narrow: bool = False) -> Table:
+def table_of(table: str, lines: Sequence[Line], box: Box = ROUNDED) -> Table:
     """Ours by the paper's convention and the difference; our last and best rounds apart."""
-    drawn = Table(
+    drawn = _new_table(table, lines, box)
+    for heading in WORDS:
+        drawn.add_column(heading, no_wrap=True)
+    for heading in (*NUMBERS, "seeds", "rounds", "time"):
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        took = (str(len(line["seeds"])), _rounds(line), duration(line["seconds"]))
+        drawn.add_row(line["cell"], line["number"], *_numbers(line), *took)
+    return drawn
+
+
+def narrow_table_of(table: str, lines: Sequence[Line]) -> Table:
+    drawn = _new_table(table, lines, SIMPLE_HEAD)
+    drawn.add_column("cell", overflow="fold")
+    for heading in NUMBERS:
+        drawn.add_column(heading, justify="right", no_wrap=True, overflow="fold")
+    for line in lines:
+        numbers = [text.replace(" ±", "\n±") for text in _numbers(line)]
+        drawn.add_row(f"{line['cell']}\n  {line['number']}", *numbers)
+    return drawn
+
+
+def _new_table(table: str, lines: Sequence[Line], box: Box) -> Table:
+    remarks = []
+    if any(line["far"] for line in lines):
+        remarks.append("* more than two points off")
+    if any(line["scale"] != 1 for line in lines):
+        remarks.append("shortened runs: the published numbers are of all rounds")
+    changed = {f"{key}={value}" for line in lines for key, value in line["options"].items()}
+    if changed:
+        remarks.append(f"with {', '.join(sorted(changed))}")
+    return Table(
         title=TITLES.get(table, table),
+        caption="; ".join(remarks) or None,
+        box=box,
         title_justify="left",
         title_style="bold",
         caption_justify="left",
     )
-    drawn.box = box
-    for heading in ("cell", *HEADINGS[2:7]) if narrow else HEADINGS:
-        words = heading in ("cell", "number")
-        drawn.add_column(
-            heading,
-            justify="left" if words else "right",
-            no_wrap=not (words and narrow),
-            overflow="fold",
-        )
-    lines = list(lines)
-    for line in lines:
-        cell, number, *values = _texts(line)
-        folded = [f"{cell}\n  {number}", *(value.replace(" ±", "\n±") for value in values[:5])]
-        drawn.add_row(*folded if narrow else (cell, number, *values))
-    remarks = ["* more than two points off"] if any(line["far"] for line in lines) else []
-    if any(line["scale"] != 1 for line in lines):
-        remarks.append("shortened runs: the published numbers are of all rounds")
-    changed = {f"{key}={value}" for line in lines for key, value in line["options"].items()}
-    remarks += [f"with {', '.join(sorted(changed))}"] if changed else []
-    drawn.caption = "; ".join(remarks) or None
-    return drawn
 
 
-def _texts(line: Line) -> list[str]:
-    spread = f" ± {line['deviation']:.1f}" if line["deviation"] is not None else ""
-    ours = "not tested" if line["ours"] is None else f"{line['ours']:.1f}{spread}"
-    gap = (
-        ""
-        if line["difference"] is None
-        else f"{line['difference']:+.1f}{' *' if line['far'] else ''}"
-    )
-    whole = line["rounds"] == line["rounds_published"]
-    return [
-        line["cell"],
-        line["number"],
-        f"{line['published']:g}",
-        ours,
-        gap,
-        f"{line['last']['mean']:.1f}",
-        f"{line['best']['mean']:.1f}",
-        str(len(line["seeds"])),
-        str(line["rounds"]) if whole else f"{line['rounds']} of {line['rounds_published']}",
-        duration(line["seconds"]),
-    ]
+def _numbers(line: Line) -> list[str]:
+    ours, gap = "not tested", ""
+    if line["ours"] is not None:
+        ours = f"{line['ours']:.1f}"
+    if line["deviation"] is not None:
+        ours += f" ± {line['deviation']:.1f}"
+    if line["difference"] is not None:
+        gap = f"{line['difference']:+.1f}"
+    if line["far"]:
+        gap += " *"
+    last, best = line["last"]["mean"], line["best"]["mean"]
+    return [f"{line['published']:g}", ours, gap, f"{last:.1f}", f"{best:.1f}"]
+
+
+def _rounds(line: Line) -> str:
+    if line["rounds"] == line["rounds_published"]:
+        return str(line["rounds"])
+    return f"{line['rounds']} of {line['rounds_published']}"
 
 
 def as_markdown(path: Path) -> str:
-    """A result.json as a page for the docs: the table, then the command, machine and commit of each
-    cell.
-    """
+    """A result.json as a page for the docs: the table, and what made each cell."""
     try:
         content = json.loads(path.read_bytes())
         table, lines = content["study"], content["lines"]
@@ -317,18 +300,17 @@ def as_markdown(path: Path) -> str:
             f"{path} is not the result of a table; name a table's result.json"
         ) from error
     text = StringIO()
-    drawn = shown(table, lines, MARKDOWN)
+    drawn = table_of(table, lines, MARKDOWN)
     caption, drawn.title, drawn.caption = drawn.caption, None, None
     Console(file=text, width=UNFOLDED).print(drawn)
     body = "\n".join(line.rstrip() for line in text.getvalue().splitlines() if line.strip())
-    makers: dict[tuple[str, str, str], list[str]] = {}
+    makers: dict[str, list[str]] = {}
     for line in lines:
-        cells = makers.setdefault((line["command"], line["machine"], line["commit"]), [])
-        cells += [line["cell"]] if line["cell"] not in cells else []
-    origin = [
-        f"* {', '.join(cells)}: `{command}` ({machine}, commit {commit})"
-        for (command, machine, commit), cells in makers.items()
-    ]
+        maker = f"`{line['command']}` ({line['machine']}, commit {line['commit']})"
+        cells = makers.setdefault(maker, [])
+        if line["cell"] not in cells:
+            cells.append(line["cell"])
+    origin = [f"* {', '.join(cells)}: {maker}" for maker, cells in makers.items()]
     remark = "\n" + str(caption).replace("*", "\\*") + "\n" if caption else ""
     return f"# {TITLES.get(table, table)}\n\n{body}\n{remark}\n" + "\n".join(origin) + "\n"
 

@@ -1,16 +1,12 @@
-"""Two theorems, each measured on a problem that meets its assumptions: what is predicted beside
-what is found.
-"""
+"""Two theorems, each measured on a problem that meets its assumptions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as Canvas
 
 from fedglean.errors import ConfigError
 from fedglean.randomness import fold_int, generator
@@ -19,8 +15,8 @@ from fedglean.sealed import make_folder, write_whole
 from fedglean.studies import Study, StudyOptions
 from fedglean_papers.reproduce.convergence_theorem import METHODS, Visits, gaps, slope
 from fedglean_papers.reproduce.kernel_theorem import World, semi_supervised_risk, supervised_risk
-from fedglean_papers.reproduce.panels import keep, shown_title
-from fedglean_papers.reproduce.trainings import note, one_of
+from fedglean_papers.reproduce.panels import GREY, full_title, keep, new_canvas
+from fedglean_papers.reproduce.trainings import choose, note
 
 #: The two exponents varied, then margin and smoothness.
 WORLDS = {
@@ -44,80 +40,70 @@ Numbers = dict[str, Any]
 
 
 def _semifl(asked: StudyOptions) -> None:
-    repeats, made = (
-        max(3, round(REPEATS * asked.scale)),
-        {"labels": labels_alone, "rates": rates, "critical": critical},
-    )
+    parts = {
+        "labels": (labels_alone, _draw_labels, _tell_labels),
+        "rates": (rates, _draw_rates, _tell_rates),
+        "critical": (critical, _draw_critical, _tell_critical),
+    }
+    repeats = max(3, round(REPEATS * asked.scale))
     title = "SemiFL, Theorem 1: a kernel classifier with and without unlabelled points"
-    title += "" if asked.scale == 1 else f"\n[{repeats} samples a point instead of {REPEATS}]"
+    if asked.scale != 1:
+        title += f"\n[{repeats} samples a point instead of {REPEATS}]"
     found: dict[str, Numbers] = {}
-    for cell in one_of(asked.cell, tuple(made)):
+    for cell in choose(asked.cell, tuple(parts)):
         note(f"{cell}: {repeats} samples per point", asked)
-        found[cell] = made[cell](repeats)
-    canvas, places = _canvas(len(found), title)
-    for axes, (cell, numbers) in zip(places, found.items(), strict=True):
-        {"labels": _draw_labels, "rates": _draw_rates, "critical": _draw_critical}[cell](
-            axes, numbers
-        )
-    _finish(asked, title, canvas, found)
-    if "labels" in found:
-        low, high = (found["labels"][name] for name in ("helps_from", "helps_up_to"))
-        print(f"with {LABELS} labels, unlabelled points help from n_u = {low:.0e} to {high:.0e}")
-    for name, row in found.get("rates", {}).items():
-        fit, law = row["fitted"], row["predicted"]
-        print(
-            f"{name}: risk falls as n_u^-{fit:.3f}, predicted {law:.3f} "
-            f"({100 * (fit / law - 1):+.0f} %)"
-        )
-    if "critical" in found:
-        numbers = found["critical"]
-        print(
-            f"unlabelled points stop helping at zeta {numbers['found']:.3f}, predicted "
-            f"{numbers['predicted']:.3f}"
-        )
-
-
-def rates(repeats: int) -> Numbers:
-    """Risk against n_u in every world, with n_l = n_u^zeta labels, enough for (A7) and few enough
-    for eq. (14).
-    """
-    table = {}
-    for name, world in WORLDS.items():
-        zeta = (world.enough + 2 * world.critical) / 3
-        risks = {size: _mean_risk(world, size, round(size**zeta), repeats) for size in SIZES}
-        fit = -slope(FITTED, [risks[size] for size in FITTED])
-        table[name] = {"zeta": zeta, "n_u": SIZES, "risk": list(risks.values())}
-        table[name] |= {"fitted": fit, "predicted": world.rate}
-    return table
+        measure, _, _ = parts[cell]
+        found[cell] = measure(repeats)
+    _keep(asked, title, found, {cell: draw for cell, (_, draw, _) in parts.items()})
+    for cell, numbers in found.items():
+        _, _, tell = parts[cell]
+        tell(numbers)
 
 
 def labels_alone(repeats: int) -> Numbers:
-    """A fixed number of labels: what more and more unlabelled points do, and where they stop
-    helping.
-    """
+    """A fixed number of labels: what unlabelled points do, and where they stop helping."""
     world = WORLDS[EASY]
     draw = generator(fold_int(0, "labels alone"))
     alone = float(np.mean([supervised_risk(world, LABELS, draw) for _ in range(10 * repeats)]))
     sizes = [round(10 ** (power / 2)) for power in range(6, 23)]
-    risks = {
-        way: [_mean_risk(world, n, LABELS, repeats, way) for n in sizes] for way in (True, False)
-    }
-    better = [n for n, risk in zip(sizes, risks[True], strict=True) if risk < alone]
-    common = {
+    balanced = [_mean_risk(world, size, LABELS, repeats) for size in sizes]
+    as_picked = [_mean_risk(world, size, LABELS, repeats, balanced=False) for size in sizes]
+    better = [size for size, risk in zip(sizes, balanced, strict=True) if risk < alone]
+    return {
         "labels": LABELS,
         "alone": alone,
         "n_u": sizes,
         "helps_from": min(better, default=0),
         "helps_up_to": max(better, default=0),
+        "balanced": balanced,
+        "as_picked": as_picked,
     }
-    return {**common, "balanced": risks[True], "as_picked": risks[False]}
+
+
+def rates(repeats: int) -> Numbers:
+    """Risk against n_u in every world.
+
+    There are n_l = n_u^zeta labels, enough for (A7) and few enough for eq. (14).
+    """
+    table = {}
+    for name, world in WORLDS.items():
+        zeta = (world.enough + 2 * world.critical) / 3
+        risks = {size: _mean_risk(world, size, round(size**zeta), repeats) for size in SIZES}
+        table[name] = {
+            "zeta": zeta,
+            "n_u": SIZES,
+            "risk": list(risks.values()),
+            "fitted": -slope(FITTED, [risks[size] for size in FITTED]),
+            "predicted": world.rate,
+        }
+    return table
 
 
 def critical(repeats: int) -> Numbers:
-    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta;
-    where it is 0.
+    """How fast the ratio of the two risks grows with n_u, by the exponent zeta of n_l = n_u^zeta.
 
-    By the theorem the slopes lie on a line: zeta times the exponent of n_l, less that of n_u.
+    By the theorem the slopes lie on a line: zeta times the exponent of n_l, less that of n_u. It
+    is 0 where unlabelled points stop helping.
     """
     world, slopes = WORLDS[PLAIN], []
     for zeta in ZETAS:
@@ -129,11 +115,10 @@ def critical(repeats: int) -> Numbers:
             ratios.append(_mean_risk(world, size, labels, repeats) / float(alone))
         slopes.append(slope(FITTED, ratios))
     rise, start = np.polyfit(ZETAS, slopes, 1)
-    found = float(-start / rise)
     return {
         "zeta": list(ZETAS),
         "slope": slopes,
-        "found": found,
+        "found": float(-start / rise),
         "predicted": world.critical,
         "enough": world.enough,
     }
@@ -143,37 +128,20 @@ def _mean_risk(
     world: World, unlabelled: int, labels: int, repeats: int, balanced: bool = True
 ) -> float:
     draw = generator(fold_int(0, "risk", unlabelled, labels))
-    return float(
-        np.mean(
-            [
-                semi_supervised_risk(world, unlabelled, labels, draw, balanced)
-                for _ in range(repeats)
-            ]
-        )
-    )
+    risks = []
+    for _ in range(repeats):
+        risks.append(semi_supervised_risk(world, unlabelled, labels, draw, balanced))
+    return float(np.mean(risks))
 
 
 def _draw_labels(axes: Axes, numbers: Numbers) -> None:
-    axes.axhline(
-        numbers["alone"], color="#555555", linestyle="--", label=f"{numbers['labels']} labels alone"
-    )
-    axes.plot(
-        numbers["n_u"],
-        numbers["balanced"],
-        "o-",
-        ms=3,
-        color=COLOURS[0],
-        label="with them, sides balanced",
-    )
-    axes.plot(
-        numbers["n_u"],
-        numbers["as_picked"],
-        "o-",
-        ms=3,
-        color=COLOURS[1],
-        label="with them, as picked",
-    )
-    _loglog(axes, "unlabelled points", "excess risk", "fixed number of labels")
+    alone = f"{numbers['labels']} labels alone"
+    axes.axhline(numbers["alone"], color=GREY, linestyle="--", label=alone)
+    ways = (("balanced", "sides balanced", COLOURS[0]), ("as_picked", "as picked", COLOURS[1]))
+    for way, word, colour in ways:
+        text = f"with them, {word}"
+        axes.plot(numbers["n_u"], numbers[way], "o-", ms=3, color=colour, label=text)
+    _use_logs(axes, "unlabelled points", "excess risk", "fixed number of labels")
 
 
 def _draw_rates(axes: Axes, numbers: Numbers) -> None:
@@ -185,24 +153,35 @@ def _draw_rates(axes: Axes, numbers: Numbers) -> None:
         law = [anchor * (size / row["n_u"][-1]) ** -row["predicted"] for size in FITTED]
         axes.plot(FITTED, law, color=colour, linewidth=1)
     axes.set_ylim(1e-11, 0.1)  # room for the legend
-    _loglog(axes, "unlabelled points", "excess risk", "rate: fitted (predicted, the line)")
+    _use_logs(axes, "unlabelled points", "excess risk", "rate: fitted (predicted, the line)")
 
 
 def _draw_critical(axes: Axes, numbers: Numbers) -> None:
     axes.axhline(0, color="0.7", linewidth=0.8)
     axes.plot(numbers["zeta"], numbers["slope"], "o-", ms=4, color=COLOURS[0])
-    axes.axvline(
-        numbers["predicted"], color=COLOURS[1], label=f"predicted {numbers['predicted']:.3f}"
-    )
-    axes.axvline(
-        numbers["found"], color=COLOURS[0], linestyle=":", label=f"found {numbers['found']:.3f}"
-    )
-    axes.set(
-        xlabel="zeta, where labels = n_u^zeta", ylabel="slope of log (risk with / risk without)"
-    )
-    axes.set_title("above 0, unlabelled points do not help", loc="left", fontsize=10)
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.25)
+    for name, colour, style in (("predicted", COLOURS[1], "-"), ("found", COLOURS[0], ":")):
+        value = numbers[name]
+        axes.axvline(value, color=colour, linestyle=style, label=f"{name} {value:.3f}")
+    axes.set_xlabel("zeta, where labels = n_u^zeta")
+    axes.set_ylabel("slope of log (risk with / risk without)")
+    _label(axes, "above 0, unlabelled points do not help")
+
+
+def _tell_labels(numbers: Numbers) -> None:
+    low, high = numbers["helps_from"], numbers["helps_up_to"]
+    print(f"with {LABELS} labels, unlabelled points help from n_u = {low:.0e} to {high:.0e}")
+
+
+def _tell_rates(numbers: Numbers) -> None:
+    for name, row in numbers.items():
+        fit, law = row["fitted"], row["predicted"]
+        off = 100 * (fit / law - 1)
+        print(f"{name}: risk falls as n_u^-{fit:.3f}, predicted {law:.3f} ({off:+.0f} %)")
+
+
+def _tell_critical(numbers: Numbers) -> None:
+    found, predicted = numbers["found"], numbers["predicted"]
+    print(f"unlabelled points stop helping at zeta {found:.3f}, predicted {predicted:.3f}")
 
 
 #: Batches that make one or two steps of a visit, within the theorem's bounds, and five or eight,
@@ -215,38 +194,33 @@ SEEDS = 4
 
 def _fed_shvr(asked: StudyOptions) -> None:
     asked = replace(asked, seeds=max(asked.seeds, SEEDS))
-    title = shown_title("Fed-SHVR, Theorem 1: the smallest gap within T rounds", asked)
-    rounds = {cell: _shortened(cell, asked.scale) for cell in one_of(asked.cell, tuple(VISITS))}
-    found = {cell: convergence(cell, lengths, asked) for cell, lengths in rounds.items()}
-    canvas, places = _canvas(len(found), title)
-    for axes, numbers in zip(places, found.values(), strict=True):
-        _draw_gaps(axes, numbers)
-    _finish(asked, title, canvas, found)
+    title = full_title("Fed-SHVR, Theorem 1: the smallest gap within T rounds", asked)
+    rounds = {cell: lengths(cell, asked.scale) for cell in choose(asked.cell, tuple(VISITS))}
+    found = {cell: convergence(cell, rounds[cell], asked) for cell in rounds}
+    _keep(asked, title, found, dict.fromkeys(found, _draw_gaps))
     for cell, numbers in found.items():
-        print(
-            f"{cell} visits, {numbers['steps']} steps: the step size keeps to its bounds from T = "
-            f"{numbers['enough']}"
-        )
+        steps, enough = numbers["steps"], numbers["enough"]
+        print(f"{cell} visits, {steps} steps: the step size keeps to its bounds from T = {enough}")
         for method, row in numbers["methods"].items():
+            least, late = row["slope"], row["late"]
             print(
-                f"  {method}: min g_t goes as T^{row['slope']:.2f}, the later half's mean as "
-                f"T^{row['late']:.2f}"
+                f"  {method}: min g_t goes as T^{least:.2f}, the later half's mean as T^{late:.2f}"
             )
     print("the theorem: Fed-SHVR's min g_t falls at least as fast as T^-0.5")
 
 
-def _shortened(cell: str, scale: float) -> list[int]:
-    """The lengths of its runs. Each is a point of the slope: none is moved up to where another one
-    lies.
+def lengths(cell: str, scale: float) -> list[int]:
+    """How many rounds its runs have.
+
+    Each is a point of the slope: none is moved up to where another one lies.
     """
-    shortest, *_ = lengths = [T * scale for T in ROUNDS[cell]]
-    if shortest < LEAST:
-        least = LEAST / ROUNDS[cell][0]
+    shortest = ROUNDS[cell][0]
+    if shortest * scale < LEAST:
         raise ConfigError(
             f"--scale {scale:g} leaves '{cell}' fewer than {LEAST} rounds a run; use at least "
-            f"--scale {least:g}"
+            f"--scale {LEAST / shortest:g}"
         )
-    return [round(T) for T in lengths]
+    return [round(rounds * scale) for rounds in ROUNDS[cell]]
 
 
 def convergence(cell: str, rounds: Sequence[int], asked: StudyOptions) -> Numbers:
@@ -255,27 +229,27 @@ def convergence(cell: str, rounds: Sequence[int], asked: StudyOptions) -> Number
     methods: dict[str, Numbers] = {}
     smoothness = 0.0
     for method in METHODS:
-        found = [_measured(cell, method, T, asked) for T in rounds]
-        least, late = [each["min"] for each in found], [each["late_mean"] for each in found]
-        smoothness = found[-1]["smoothness"]
+        points = [_measure(cell, method, T, asked) for T in rounds]
+        least, late = [point["min"] for point in points], [point["late_mean"] for point in points]
         methods[method] = {
             "min": least,
             "slope": slope(rounds, least),
             "late_mean": late,
             "late": slope(rounds, late),
         }
-    bounds = {
+        smoothness = points[-1]["smoothness"]
+    return {
+        "cell": cell,
+        "T": list(rounds),
         "smoothness": smoothness,
         "enough": visits.enough_rounds(smoothness),
         "steps": visits.steps,
+        "methods": methods,
     }
-    return {"cell": cell, "T": list(rounds), **bounds, "methods": methods}
 
 
-def _measured(cell: str, method: str, rounds: int, asked: StudyOptions) -> dict[str, float]:
-    """A point of the picture. It takes up to minutes, so it is kept for the command that goes
-    on.
-    """
+def _measure(cell: str, method: str, rounds: int, asked: StudyOptions) -> dict[str, float]:
+    """A point of the picture, kept for the command that goes on: it takes up to minutes."""
     path = asked.out / "points" / f"{cell}-{method}-{rounds}-seeds{asked.seeds}.json"
     if not path.exists():
         note(f"{cell} visits, {method}, T = {rounds}", asked)
@@ -290,53 +264,45 @@ def _measured(cell: str, method: str, rounds: int, asked: StudyOptions) -> dict[
 
 def _draw_gaps(axes: Axes, numbers: Numbers) -> None:
     rounds: Sequence[int] = numbers["T"]
-    for number, (method, row) in enumerate(numbers["methods"].items()):
-        axes.plot(
-            rounds,
-            row["min"],
-            "o-",
-            ms=4,
-            color=COLOURS[number],
-            label=f"{method}: slope {row['slope']:.2f}",
-        )
-        axes.plot(rounds, row["late_mean"], ":", color=COLOURS[number], linewidth=1)
+    for colour, (method, row) in zip(COLOURS, numbers["methods"].items(), strict=False):
+        text = f"{method}: slope {row['slope']:.2f}"
+        axes.plot(rounds, row["min"], "o-", ms=4, color=colour, label=text)
+        axes.plot(rounds, row["late_mean"], ":", color=colour, linewidth=1)
     top = numbers["methods"]["Fed-SHVR"]["min"][0] * 1.5
-    axes.plot(
-        rounds,
-        [top * (T / rounds[0]) ** -0.5 for T in rounds],
-        "--",
-        color="#555555",
-        label="slope -0.5",
-    )
-    if numbers["enough"] <= rounds[-1]:
-        axes.axvline(
-            numbers["enough"], color="0.7", linewidth=0.8, label="bounds hold from here on"
-        )
-    steps = f"{min(numbers['steps'])} to {max(numbers['steps'])} steps a visit"
-    _loglog(axes, "rounds T", "min over t of g_t  (dotted: mean of the later half)", steps)
+    law = [top * (T / rounds[0]) ** -0.5 for T in rounds]
+    axes.plot(rounds, law, "--", color=GREY, label="slope -0.5")
+    enough, steps = numbers["enough"], numbers["steps"]
+    if enough <= rounds[-1]:
+        axes.axvline(enough, color="0.7", linewidth=0.8, label="bounds hold from here on")
+    title = f"{min(steps)} to {max(steps)} steps a visit"
+    _use_logs(axes, "rounds T", "min over t of g_t  (dotted: mean of the later half)", title)
     axes.set_xticks(rounds, [str(T) for T in rounds])
     axes.minorticks_off()
 
 
-def _loglog(axes: Axes, x: str, y: str, title: str) -> None:
+def _keep(
+    asked: StudyOptions,
+    title: str,
+    found: Mapping[str, Numbers],
+    draws: Mapping[str, Callable[[Axes, Numbers], None]],
+) -> None:
+    """Draw a panel for each part, and write what was found."""
+    canvas = new_canvas(max(7.0, 1 + 4.8 * len(found)), 4.6, title)
+    for place, (cell, numbers) in enumerate(found.items(), start=1):
+        draws[cell](canvas.add_subplot(1, len(found), place), numbers)
+    keep(asked, title, canvas, {"found": dict(found)})
+    print(title)
+
+
+def _use_logs(axes: Axes, x: str, y: str, title: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    _label(axes, title)
+
+
+def _label(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10)
     axes.legend(fontsize=8, framealpha=0.6)
     axes.grid(alpha=0.25)
-
-
-def _canvas(panels: int, title: str) -> tuple[Canvas, list[Axes]]:
-    canvas = Canvas(figsize=(max(7.0, 1 + 4.8 * panels), 4.6), layout="constrained")
-    FigureCanvasAgg(canvas)
-    canvas.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return canvas, list(canvas.subplots(1, panels, squeeze=False)[0])
-
-
-def _finish(asked: StudyOptions, title: str, canvas: Canvas, found: Mapping[str, Numbers]) -> None:
-    make_folder(asked.out)
-    canvas.savefig(asked.file("figure.png"), dpi=110)
-    keep(asked, title, (), {"found": dict(found)})
-    print(title)
 
 
 THEOREMS: dict[str, Study] = {

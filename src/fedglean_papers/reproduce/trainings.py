@@ -1,4 +1,4 @@
-"""The trainings that a figure is read off: found below its folder, gone on with, or made."""
+"""The trainings that a table or figure is read off: found below its folder, or made there."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ from fedglean.runs.seeds import ensure_seeds
 from fedglean.studies import StudyOptions
 from fedglean_papers.presets import PRESETS
 
-#: What is shortened when a run is.
+#: What becomes shorter with the run.
 SCHEDULES = ("rounds", "settings.ramp_epochs", "settings.warmup_rounds")
 
 
@@ -36,9 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Training:
-    """A preset, with what the figure changes of it (keys such as "split.labels") and the part of
-    its split.
-    """
+    """A preset, with the keys that a figure changes (such as "split.labels")."""
 
     preset: str
     changed: Mapping[str, Any] = field(default_factory=dict)
@@ -46,11 +44,12 @@ class Training:
 
     @property
     def name(self) -> str:
-        words = [
-            self.preset.replace("/", "-"),
-            *(f"{key.rpartition('.')[2]}-{v}" for key, v in self.changed.items()),
-        ]
-        return re.sub(r"[^\w.=-]+", "-", "-".join(words + ([self.part.name] if self.part else [])))
+        words = [self.preset.replace("/", "-")]
+        for key, value in self.changed.items():
+            words.append(f"{key.rpartition('.')[2]}-{value}")
+        if self.part is not None:
+            words.append(self.part.name)
+        return re.sub(r"[^\w.=-]+", "-", "-".join(words))
 
     @property
     def published(self) -> Mapping[str, float]:
@@ -58,13 +57,11 @@ class Training:
         return {} if self.changed or self.part else PRESETS[self.preset].published or {}
 
 
-def thinned(share: float) -> Part:
-    """Every client keeps this share of its unlabelled images. They come shuffled: the first ones
-    are any.
-    """
+def part_of_unlabelled(share: float) -> Part:
+    """Every client keeps this share of its unlabelled images, which come shuffled."""
 
     def take(split: Split) -> Split:
-        kept = tuple(part[: round(share * len(part))] for part in split.unlabelled)
+        kept = tuple(images[: round(share * len(images))] for images in split.unlabelled)
         return replace(split, unlabelled=kept)
 
     return Part(f"unlabelled-{share:g}", take)
@@ -72,65 +69,63 @@ def thinned(share: float) -> Part:
 
 def first_clients(count: int) -> Part:
     """The other clients stay away, and their images with them."""
-    return Part(f"first-{count}-clients", lambda split: _first(split, count))
 
+    def take(split: Split) -> Split:
+        parts = (split.labelled[:count], split.unlabelled[:count], split.names[:count])
+        return Split(split.hub, *parts)
 
-def _first(split: Split, count: int) -> Split:
-    return Split(split.hub, split.labelled[:count], split.unlabelled[:count], split.names[:count])
+    return Part(f"first-{count}-clients", take)
 
 
 def config_of(training: Training, asked: StudyOptions) -> Config:
-    """What is trained: the preset, the figure's changes, the user's options; fewer rounds by the
-    scale that was asked for.
-    """
+    """The preset, the figure's changes, the user's options, and fewer rounds by the scale."""
     preset = PRESETS[training.preset]
     options = {key: value for key, value in asked.options if _concerns(key, preset.method)}
-    given: dict[str, Any] = {**_scaled(_dotted(preset.layer), asked.scale), **training.changed}
-    if asked.data_root is not None and given["data.name"] != "digits":
+    given = _flatten(preset.layer)
+    if asked.scale != 1:
+        _shorten(given, asked.scale)
+    given |= training.changed
+    published = given["data.name"]
+    if asked.data_root is not None and published != "digits":
         given["data.root"] = str(asked.data_root)
-    chosen = {FLAT.get(key, key) for key in options}
     config = configure(preset.method, **{**given, **options})
-    if config.data.name != given["data.name"] and not chosen & {"split.labels", "split.file"}:
-        given["split.labels"] = _fitted(given["split.labels"], given["data.name"], config)
+    chosen = {FLAT.get(key, key) for key in options}
+    if config.data.name == published or chosen & {"split.labels", "split.file"}:
+        return config
+    given["split.labels"] = _fit_labels(given["split.labels"], published, config)
     return configure(preset.method, **{**given, **options})
 
 
 def _concerns(option: str, method: str) -> bool:
-    """Whether a method has an option; one that only other methods have is for other lines of the
-    figure.
-    """
+    """Not so for an option of other methods alone: it is meant for other lines of the figure."""
     names = Names.of()
-    others = names.tables["METHODS"]
-    return option in settings_of(method, names) or not any(
-        option in settings_of(other, names) for other in others
-    )
+    if option in settings_of(method, names):
+        return True
+    return not any(option in settings_of(other, names) for other in names.tables["METHODS"])
 
 
-def _scaled(given: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Fewer rounds, and with them what is counted in rounds or epochs of the whole run."""
-    if scale == 1:
-        return given
-    counted = {key: given[key] for key in SCHEDULES if given.get(key)}
-    return {
-        **given,
-        **{key: type(value)(max(1, round(value * scale, 6))) for key, value in counted.items()},
-    }
-
-
-def _dotted(layer: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+def _flatten(layer: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in layer.items():
-        flat |= (
-            _dotted(value, f"{start}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{start}{key}": value}
-        )
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{start}{key}.")
+        else:
+            flat[f"{start}{key}"] = value
     return flat
 
 
-def _fitted(labels: str, published: str, config: Config) -> str:
-    """As many labels of other data as they would be by its size; each class, or pair of classes,
-    has some.
+def _shorten(given: dict[str, Any], scale: float) -> None:
+    """Fewer rounds, and with them what is counted in rounds or epochs of the whole run."""
+    for key in SCHEDULES:
+        value = given.get(key)
+        if value:
+            given[key] = type(value)(max(1, round(value * scale, 6)))
+
+
+def _fit_labels(labels: str, published: str, config: Config) -> str:
+    """As many labels of other data as they would be by its size.
+
+    Each class, or pair of classes, has some.
     """
     kind, _, value = labels.partition(":")
     count, comma, rest = value.partition(",")
@@ -152,7 +147,7 @@ def _size(data: DataConfig) -> tuple[int, int]:
     return len(dataset.train_images), len(dataset.classes)
 
 
-def trained(training: Training, asked: StudyOptions) -> Runs:
+def train(training: Training, asked: StudyOptions) -> Runs:
     """Its results, one a seed; what is not done yet is done now."""
     config, folder = config_of(training, asked), asked.out / "runs" / training.name
     trackers = Trackers([] if asked.quiet else [Terminal()], label=training.name)
@@ -164,16 +159,17 @@ def splits_of(training: Training, config: Config, seeds: int) -> list[Split] | N
     """A split a seed, where the figure takes a part of it."""
     if training.part is None:
         return None
-    dataset = dataset_of(config)
-    each = [replace(config, seed=seed) for seed in range(config.seed, config.seed + seeds)]
-    return [training.part.take(divide_up(config, dataset)) for config in each]
+    dataset, splits = dataset_of(config), []
+    for seed in range(config.seed, config.seed + seeds):
+        splits.append(training.part.take(divide_up(replace(config, seed=seed), dataset)))
+    return splits
 
 
-def one_of(cell: str | None, cells: Sequence[str]) -> list[str]:
-    """The cells that were wished for, by name or pattern; without a asked all."""
+def choose(cell: str | None, cells: Sequence[str], what: str = "part of the figure") -> list[str]:
+    """The cells that were asked for, by name or pattern; all of them by default."""
     chosen = [each for each in cells if cell is None or fnmatch(each, cell)]
     if not chosen:
-        raise unknown("part of the figure", str(cell), cells)
+        raise unknown(what, str(cell), cells)
     return chosen
 
 
