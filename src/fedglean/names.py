@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -132,6 +132,8 @@ class Table:
     def found(self, name: str, rows: Rows) -> Any:
         if name in rows:
             return rows[name]
+        if self.takes_values:
+            return of_form(self.word, name, rows)
         if self.find is None:
             raise unknown(self.word, name, rows)
         return self.find(name, rows)
@@ -149,23 +151,13 @@ TABLES: Mapping[str, Table] = {
     "METHODS": Table("method", Entry, METHODS, _method),
     "MODELS": Table("model", NetKind, MODELS, _net, net_of),
     "DATASETS": Table("data set", Source, DATASETS, find=source_of),
-    "PARTITIONS": Table(
-        "partition", Partition, PARTITIONS, find=partial(of_form, "partition"), form=_WITH_VALUE
-    ),
-    "LAYOUTS": Table(
-        "label layout",
-        LabelLayout,
-        LAYOUTS,
-        find=partial(of_form, "label layout"),
-        form=_WITH_VALUE,
-    ),
+    "PARTITIONS": Table("partition", Partition, PARTITIONS, form=_WITH_VALUE),
+    "LAYOUTS": Table("label layout", LabelLayout, LAYOUTS, form=_WITH_VALUE),
     "VIEWS": Table("view", View, VIEWS),
     "STRONG": Table("strong augmentation", Strong, STRONG),
     "PRESETS": Table("preset", Preset, {}, _nothing_more, form=r"[A-Za-z0-9][\w./-]*"),
     "OPTIMISERS": Table("optimiser", OptimiserKind, OPTIMISERS),
-    "AGGREGATES": Table(
-        "aggregate", AggregateKind, AGGREGATES, find=partial(of_form, "aggregate"), form=_WITH_VALUE
-    ),
+    "AGGREGATES": Table("aggregate", AggregateKind, AGGREGATES, form=_WITH_VALUE),
     "EXECUTORS": Table("executor", ExecutorKind, EXECUTORS),
     "PLACEMENTS": Table("placement", PlacementKind, PLACEMENTS),
     "TRACKERS": Table("tracker", TrackerKind, TRACKERS),
@@ -224,10 +216,10 @@ class Names:
             closed = Addition(str(path), text, digest)
             return cls(str(path), installed(), _merged(installed()), closed)
         additions = (*installed(), _of_file(path, text))
-        names = cls(str(path), additions, _merged(additions))
+        tables = _merged(additions)
         if is_own:
             remember(digest)
-        return names
+        return cls(str(path), additions, tables)
 
     def __reduce__(self) -> Any:
         """Other processes read the file themselves, and it must be the same."""
@@ -267,9 +259,7 @@ class Names:
         return self.closed if self.is_closed_to(table, name) else None
 
     def digests(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
-        """Of what brings these names, each with its table, and of a model's file of weights; the
-        package itself counts for nothing.
-        """
+        """Of what brings these names, each with its table, and of a model's file of weights."""
         found = set()
         for table, name in chosen:
             holder = self.holder(table, name)
@@ -295,9 +285,8 @@ class Names:
         allowed = digest_of_place(name)
         if not is_own and not is_trusted(allowed):
             raise UntrustedError(
-                f"the {TABLES[table].word} '{name}' is code of this machine that somebody else "
-                "names; it is not imported, for you have not named it before; allow it with "
-                "--trust (in Python: trust=True)"
+                f"the {TABLES[table].word} '{name}' is code that somebody else names, and you have "
+                "not named before; allow it with --trust (in Python: trust=True)"
             )
         additions = (*self.additions, _imported(table, name, named[1], named[2]))
         if is_own:

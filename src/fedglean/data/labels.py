@@ -338,18 +338,9 @@ def _of_hassle(clients: str) -> LabelLayout:
 
 
 LAYOUTS: Mapping[str, LabelLayout] = {
-    "hub:N": LabelLayout(
-        _hub,
-        "N labels at the hub, equally many per class; the clients share the rest without labels",
-    ),
-    "all-hub": LabelLayout(
-        _all_hub,
-        "all images and labels at the hub, nothing at the clients (the centralised ceiling)",
-    ),
-    "each:N": LabelLayout(
-        _each,
-        "every client has labels for N of its own images, as equal over its classes as they allow",
-    ),
+    "hub:N": LabelLayout(_hub, "N labels at the hub, equally many a class; clients have the rest"),
+    "all-hub": LabelLayout(_all_hub, "all images and labels at the hub (the centralised ceiling)"),
+    "each:N": LabelLayout(_each, "every client has N labels, as equal over classes as it can"),
     "fraction:F": LabelLayout(
         _fraction,
         "a share F of every client's images is labelled; a list F1,F2,... is cycled over the "

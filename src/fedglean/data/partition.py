@@ -261,11 +261,7 @@ def _concentration(text: str, spec: str) -> float:
 
 PARTITIONS: Mapping[str, Partition] = {
     "iid": Partition(_iid, "shuffled and dealt; sizes differ by at most one"),
-    "classes:K": Partition(
-        _few_classes,
-        "at most K classes per client, equal shards of each class (SemiFL's K = 2)",
-        whole,
-    ),
+    "classes:K": Partition(_few_classes, "at most K classes a client, in shards (SemiFL)", whole),
     "dirichlet:BETA": Partition(
         _dirichlet,
         "each class shared out by Dirichlet(BETA), sizes differ widely (SemiFL)",
