@@ -477,7 +477,7 @@ def test_misspelt_names_and_impossible_recipes_are_refused_in_one_sentence() -> 
         Recipe((0.5,), (0.0,), False, 1)
     with pytest.raises(ConfigError, match="pad must be a number of pixels"):
         Recipe((0.5,), (0.5,), False, -1)
-    with pytest.raises(ConfigError, match="but must be below 32"):
+    with pytest.raises(ConfigError, match="must be below the shorter side, 32"):
         view("weak", images, keys, Recipe(COLOUR.mean, COLOUR.std, True, 32))
 
 

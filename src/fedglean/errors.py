@@ -68,7 +68,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: suggests the nearest one, or lists what there is."""
     names = sorted(known)
     begun = [each for each in names if each.startswith(name)]
-    near = [each for each in names if _folded(each) == _folded(name)][-1:]
+    near = [each for each in names if _fold(each) == _fold(name)][-1:]
     near = near or get_close_matches(name, names, n=1)
     if near and len(begun) <= FEW:
         hint = f"did you mean '{near[0]}'?"
@@ -83,7 +83,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {kind} '{name}'; {hint}")
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Without what people mix up: the papers' capitals, and hyphens with underscores."""
     return name.lower().replace("_", "-")
 

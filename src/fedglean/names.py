@@ -129,7 +129,7 @@ class Table:
         """Whether names are forms, such as "classes:K"."""
         return self.form == _WITH_VALUE
 
-    def found(self, name: str, rows: Rows) -> Any:
+    def row_of(self, name: str, rows: Rows) -> Any:
         if name in rows:
             return rows[name]
         if self.takes_values:
@@ -208,15 +208,15 @@ class Names:
         one that he has run or allowed before.
         """
         if use is None:
-            return cls(None, installed(), _merged(installed()))
+            return cls(None, installed(), _merge(installed()))
         path = Path(use).expanduser().resolve()
         text = _text(path)
         digest = digest_of(text)
         if not is_own and not is_trusted(digest):
             closed = Addition(str(path), text, digest)
-            return cls(str(path), installed(), _merged(installed()), closed)
+            return cls(str(path), installed(), _merge(installed()), closed)
         additions = (*installed(), _of_file(path, text))
-        tables = _merged(additions)
+        tables = _merge(additions)
         if is_own:
             remember(digest)
         return cls(str(path), additions, tables)
@@ -224,12 +224,12 @@ class Names:
     def __reduce__(self) -> Any:
         """Other processes read the file themselves, and it must be the same."""
         ran = [each.digest for each in self.additions if each.title == self.use]
-        return _again, (self.use, ran, self.imported)
+        return _restore, (self.use, ran, self.imported)
 
     def find(self, table: str, name: str) -> Any:
         """The row of a name, or of a form with its value."""
         try:
-            return TABLES[table].found(name, self.tables[table])
+            return TABLES[table].row_of(name, self.tables[table])
         except ConfigError:
             if self.closed is None:
                 raise
@@ -288,14 +288,14 @@ class Names:
                 f"the {TABLES[table].word} '{name}' is code that somebody else names, and you have "
                 "not named before; allow it with --trust (in Python: trust=True)"
             )
-        additions = (*self.additions, _imported(table, name, named[1], named[2]))
+        additions = (*self.additions, _import(table, name, named[1], named[2]))
         if is_own:
             remember(allowed)
         imported = (*self.imported, (table, name))
-        return replace(self, additions=additions, tables=_merged(additions), imported=imported)
+        return replace(self, additions=additions, tables=_merge(additions), imported=imported)
 
 
-def _again(use: str | None, ran: list[str], imported: Iterable[tuple[str, str]]) -> Names:
+def _restore(use: str | None, ran: list[str], imported: Iterable[tuple[str, str]]) -> Names:
     names = Names.of(use, is_own=bool(ran))
     if not set(ran) <= {each.digest for each in names.additions}:
         raise ConfigError(f"{use} was changed since this run started; restore it")
@@ -311,7 +311,7 @@ def installed() -> tuple[Addition, ...]:
     return tuple(_of_package(point) for point in points)
 
 
-def _merged(additions: Iterable[Addition]) -> Mapping[str, Rows]:
+def _merge(additions: Iterable[Addition]) -> Mapping[str, Rows]:
     """The package's tables with all that is added; a name that is taken is refused."""
     tables: dict[str, dict[str, Any]] = {name: dict(table.own) for name, table in TABLES.items()}
     holders: dict[tuple[str, str], str] = {}
@@ -373,7 +373,7 @@ def _of_package(point: EntryPoint) -> Addition:
     return _with_rows(Addition(title, text, digest), module)
 
 
-def _imported(table: str, name: str, module_name: str, attribute: str) -> Addition:
+def _import(table: str, name: str, module_name: str, attribute: str) -> Addition:
     try:
         module = importlib.import_module(module_name)
         thing = getattr(module, attribute)

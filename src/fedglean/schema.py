@@ -141,7 +141,7 @@ def _value(key: str, value: Any, hint: Any, limits: Mapping[str, Any], none: str
     if NoneType in kinds and (value is None or (none is not None and value == none)):
         return None
     if type(value) in SIMPLE and type(value) in kinds:
-        return _limited(key, value, type(value), limits)
+        return _check_limits(key, value, type(value), limits)
     for kind, form in kinds.items():
         if form is Any:
             _check_plain(key, value, DEEPEST)
@@ -155,7 +155,7 @@ def _value(key: str, value: Any, hint: Any, limits: Mapping[str, Any], none: str
             return _mapping(key, value, kind, limits, none)
         if issubclass(form, Sequence) and form is not str:
             return _sequence(key, value, kind, limits, none)
-        return _limited(key, value, form, limits)
+        return _check_limits(key, value, form, limits)
     expected = " or ".join(_word(form) for form in kinds.values() if form is not NoneType)
     raise ConfigError(f"{key} must be {expected}, not {shown(value)}")
 
@@ -220,7 +220,7 @@ def _sequence(
     return result if get_origin(hint) is list else tuple(result)
 
 
-def _limited(key: str, value: Any, form: type, limits: Mapping[str, Any]) -> Any:
+def _check_limits(key: str, value: Any, form: type, limits: Mapping[str, Any]) -> Any:
     try:
         value = form(value)
         is_finite = form is not float or math.isfinite(value)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.own import HUB, UNKNOWN, Collected, federated
+from fedglean.data.own import HUB, UNKNOWN, Collected, dataset_of
 from fedglean.errors import DataError
 
 _NEEDED = ("client_images", "client_ids", "test_images", "test_labels")
@@ -47,7 +47,7 @@ def from_npz(path: Path) -> Dataset:
     client_labels = _labels(path, arrays, "client", len(clients))
     test_labels = _labels(path, arrays, "test", len(test))
     labels = torch.cat([hub_labels, client_labels])
-    return federated(
+    return dataset_of(
         "npz",
         Collected(
             source=path,

@@ -25,7 +25,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.own import HUB, UNKNOWN, Collected, federated
+from fedglean.data.own import HUB, UNKNOWN, Collected, dataset_of
 from fedglean.errors import DataError
 from fedglean.randomness import key, uniform
 
@@ -61,7 +61,7 @@ def from_folder(root: Path) -> Dataset:
     for number, client in enumerate(clients):
         train += files_of_client(client, number, classes)
     images = pixels_of([*train, *test])
-    return federated(
+    return dataset_of(
         "folder",
         Collected(
             source=root,
@@ -181,9 +181,9 @@ def _refuse_strange_folders(client: Path, classes: tuple[str, ...]) -> None:
         path.name for path in client.iterdir() if path.is_dir() and not path.name.startswith(".")
     }
     strange = sorted(folders - {*classes, _UNLABELLED})
-    alike = {_folded(name): name for name in classes}
+    alike = {_fold_case(name): name for name in classes}
     for name in strange:
-        meant = alike.get(_folded(name))
+        meant = alike.get(_fold_case(name))
         if meant is not None:
             raise DataError(f"{client / name} must be spelt like the class '{meant}'; rename it")
     if strange and not folders.isdisjoint(classes):
@@ -193,7 +193,7 @@ def _refuse_strange_folders(client: Path, classes: tuple[str, ...]) -> None:
         )
 
 
-def _folded(name: str) -> str:
+def _fold_case(name: str) -> str:
     """Without what the eye may not see: capitals, and two ways to write a letter's accent."""
     return unicodedata.normalize("NFC", name).casefold()
 
@@ -243,14 +243,14 @@ def pixels_of(files: list[File]) -> Tensor:
         image = _pixels(file.path)
         if image.shape != first.shape:
             raise DataError(
-                f"{file.path} is {_described(image)}, but {files[0].path} is {_described(first)}; "
-                "convert all images to one size and one kind"
+                f"{file.path} is {_description(image)}, but {files[0].path} is "
+                f"{_description(first)}; convert all images to one size and one kind"
             )
         images[number] = image
     return images
 
 
-def _described(image: Tensor) -> str:
+def _description(image: Tensor) -> str:
     channels, height, width = image.shape
     return f"{width} x {height} pixels in {'grey' if channels == 1 else 'colour'}"
 

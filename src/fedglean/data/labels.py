@@ -184,7 +184,7 @@ def _hassle(pool: Pool, who: str, value: str) -> Holdings:
         raise ConfigError(f"'{who}' needs a percentage; write it as '{who.removesuffix(value)}10%'")
     share = real(value[:-1], who, 0, 100) / 100
     full, partial, none = _members(who, pool.clients, share)
-    marked, rest = _stratified(pool, pool.all(), round(share * len(pool.truth)), "labelled")
+    marked, rest = _stratify(pool, pool.all(), round(share * len(pool.truth)), "labelled")
     if len(marked) < (2 * max(full, partial) if full and partial else full + partial):
         raise ConfigError(
             f"'{who}' makes too few labels ({len(marked)}) for {full + partial} clients; use a "
@@ -192,10 +192,10 @@ def _hassle(pool: Pool, who: str, value: str) -> Holdings:
         )
     at_full, at_partial = _halves(pool, marked, full, partial)
     count = _unlabelled_at_partial(pool, who, len(at_partial), len(rest), partial, none)
-    beside, others = _stratified(pool, rest, count, "unlabelled")
-    labelled = _dealt(pool, at_full, full, "full") + _dealt(pool, at_partial, partial, "partial")
-    unlabelled = _dealt(pool, beside, partial, "partial-rest")
-    unlabelled += _dealt(pool, others, none, "unlabelled")
+    beside, others = _stratify(pool, rest, count, "unlabelled")
+    labelled = _deal(pool, at_full, full, "full") + _deal(pool, at_partial, partial, "partial")
+    unlabelled = _deal(pool, beside, partial, "partial-rest")
+    unlabelled += _deal(pool, others, none, "unlabelled")
     return _NONE, labelled + [_NONE] * none, [_NONE] * full + unlabelled
 
 
@@ -230,7 +230,7 @@ def _unlabelled_at_partial(
     return min(max(round(partial * len(pool.truth) / pool.clients) - counted, 0), rest // 2)
 
 
-def _stratified(pool: Pool, images: Indices, count: int, name: str) -> tuple[Indices, Indices]:
+def _stratify(pool: Pool, images: Indices, count: int, name: str) -> tuple[Indices, Indices]:
     """`count` images with every class in its share, and the others."""
     if count == 0:
         return images[:0], images
@@ -246,18 +246,18 @@ def _halves(pool: Pool, marked: Indices, full: int, partial: int) -> Groups:
     return [marked, _NONE] if full else [_NONE, marked]
 
 
-def _dealt(pool: Pool, images: Indices, clients: int, name: str) -> Groups:
+def _deal(pool: Pool, images: Indices, clients: int, name: str) -> Groups:
     return pool.deal(images, clients, name) if len(images) else [_NONE] * clients
 
 
 def _two_classes(pool: Pool, who: str, value: str) -> Holdings:
-    wanted = _wanted(pool, who, whole(value, who), 2)
+    wanted = _draw_known(pool, who, whole(value, who), 2)
     labelled = cut(pool.by_class(pool.all(), "labels"), wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
     return _NONE, labelled, pool.deal(rest, pool.clients, "unlabelled")
 
 
-def _wanted(pool: Pool, who: str, count: int, share: int) -> Indices:
+def _draw_known(pool: Pool, who: str, count: int, share: int) -> Indices:
     """Labels by client and class: `share` classes each, every class as often, give or take one."""
     have, draw = np.bincount(pool.truth, minlength=pool.classes), pool.draw("known classes")
     if not 1 <= share <= min(count, pool.classes):
@@ -285,13 +285,13 @@ def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
         raise ConfigError(f"'{who}' is not a valid label layout; write it as 'mismatch:N,RATIO'")
     ratio = real(ratio_text, who, 0, 1)
     share = min(max(1, round(0.6 * pool.classes)), pool.classes - 1)
-    wanted = _wanted(pool, who, whole(count, who), share)
+    wanted = _draw_known(pool, who, whole(count, who), share)
     groups = pool.by_class(pool.all(), "labels")
     labelled = cut(groups, wanted)
     rest = np.setdiff1d(pool.all(), np.concatenate(labelled))
     parts = pool.deal(rest, pool.clients, "unlabelled")
     plan = np.stack([np.bincount(pool.truth[part], minlength=pool.classes) for part in parts])
-    foreign, own = _bent(plan, wanted > 0, ratio, pool.draw("places"))
+    foreign, own = _bend(plan, wanted > 0, ratio, pool.draw("places"))
     found = cut(groups, np.concatenate([wanted, foreign, own]))[pool.clients :]
     unlabelled = []
     for client in range(pool.clients):
@@ -300,7 +300,7 @@ def _mismatch(pool: Pool, who: str, value: str) -> Holdings:
     return _NONE, labelled, unlabelled
 
 
-def _bent(
+def _bend(
     plan: Indices, known: NDArray[np.bool_], ratio: float, draw: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """Counts of unknown and of known classes a client, all of them clients x classes.

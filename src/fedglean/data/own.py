@@ -31,7 +31,7 @@ class Collected:
     mark: str = ""
 
 
-def federated(name: str, own: Collected) -> Dataset:
+def dataset_of(name: str, own: Collected) -> Dataset:
     """The data set with its `given` split; mean and deviation are those of all training images."""
     _refuse(own)
     mean, std = channel_statistics(own.images)

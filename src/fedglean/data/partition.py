@@ -237,10 +237,10 @@ def _recut(groups: Groups, clients: int, draw: np.random.Generator, spread: floa
     return np.array_split(np.concatenate(parts), clients)
 
 
-def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
+def _balance(groups: Groups, clients: int, draw: np.random.Generator, spread: float) -> Groups:
     """In random order clients take their mix; the last ones take what the others did not want."""
     left = np.array([len(group) for group in groups])
-    sizes = _near_equal(int(left.sum()), clients, draw)
+    sizes = _near_equal_sizes(int(left.sum()), clients, draw)
     counts = np.zeros((clients, len(groups)), np.int64)
     for client in draw.permutation(clients):
         counts[client] = fill(draw.dirichlet(np.full(len(groups), spread)), left, sizes[client])
@@ -248,7 +248,7 @@ def _balanced(groups: Groups, clients: int, draw: np.random.Generator, spread: f
     return cut(groups, counts)
 
 
-def _near_equal(total: int, clients: int, draw: np.random.Generator) -> Indices:
+def _near_equal_sizes(total: int, clients: int, draw: np.random.Generator) -> Indices:
     """Sizes within SPREAD of the mean, or for rounding at most the next whole number beyond."""
     offset = draw.uniform(-1, 1, clients)
     offset -= offset.mean()
@@ -268,7 +268,7 @@ PARTITIONS: Mapping[str, Partition] = {
         _concentration,
     ),
     "balanced-dirichlet:ALPHA": Partition(
-        _balanced,
+        _balance,
         "each client a Dirichlet(ALPHA) mix of classes, sizes within 20 % of equal (Fed-SHVR)",
         _concentration,
     ),

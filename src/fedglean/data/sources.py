@@ -95,7 +95,7 @@ def _some_of(dataset: Dataset, images: int) -> Dataset:
 
 def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:
     """Find, decode and check one published set."""
-    found = _found(known, root)
+    found = _find_layout(known, root)
     if found.missing and not allow_partial:
         raise DataError(
             f"{known.name} is incomplete: {found.missing[0]} is missing; get it with "
@@ -116,8 +116,8 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
                 f"only {count} of {size} {split} images of {known.name} are in {root}; get the "
                 f"rest with {known.fetch}"
             )
-    train_images, train_labels = _joined(parts["train"])
-    test_images, test_labels = _joined(parts["test"])
+    train_images, train_labels = _join(parts["train"])
+    test_images, test_labels = _join(parts["test"])
     return Dataset(
         name=known.name,
         classes=known.classes,
@@ -132,7 +132,7 @@ def load_published(known: Published, root: Path, allow_partial: bool = False) ->
     )
 
 
-def _found(known: Published, root: Path) -> Found:
+def _find_layout(known: Published, root: Path) -> Found:
     found = find(known.layouts, root)
     if found is not None:
         return found
@@ -148,7 +148,7 @@ def _found(known: Published, root: Path) -> Found:
     )
 
 
-def _joined(parts: list[Part]) -> tuple[Tensor, Tensor]:
+def _join(parts: list[Part]) -> tuple[Tensor, Tensor]:
     """Images and labels of one split in published order, colour first."""
     order = np.argsort(np.concatenate([part.positions for part in parts]), kind="stable")
     images = np.concatenate([part.images for part in parts])[order].transpose(0, 3, 1, 2)

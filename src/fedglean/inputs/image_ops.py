@@ -23,8 +23,8 @@ def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: 
     The reflection does not repeat the border.
     """
     count, channels, height, width = images.shape
-    rows = _reflected(_range(images, height) + (top - pad)[:, None], height)
-    columns = _reflected(_range(images, width) + (left - pad)[:, None], width)
+    rows = _reflect(_range(images, height) + (top - pad)[:, None], height)
+    columns = _reflect(_range(images, width) + (left - pad)[:, None], width)
     columns = torch.where(flip[:, None], width - 1 - columns, columns)
     # Whole rows first, then columns by an expanded index: no index as large as the images is ever
     # written.
@@ -45,8 +45,8 @@ def nearest(images: Tensor, strength: Tensor) -> Tensor:
     """Affine map by the nearest pixel; strength is Pillow's (a ... f), from target to source."""
     a, b, c, d, e, f = strength[:, :6, None, None].unbind(1)
     x, y = _range(images, images.shape[3]), _range(images, images.shape[2])[:, None]
-    columns = (_fixed(a) * x + _fixed(b) * y + _fixed(c + a * 0.5 + b * 0.5)) >> 16
-    rows = (_fixed(d) * x + _fixed(e) * y + _fixed(f + d * 0.5 + e * 0.5)) >> 16
+    columns = (_fix(a) * x + _fix(b) * y + _fix(c + a * 0.5 + b * 0.5)) >> 16
+    rows = (_fix(d) * x + _fix(e) * y + _fix(f + d * 0.5 + e * 0.5)) >> 16
     return _pick_or_black(images, rows, columns)
 
 
@@ -162,11 +162,11 @@ def _per_image(strength: Tensor) -> Tensor:
     return strength[:, 0, None, None, None]
 
 
-def _reflected(position: Tensor, size: int) -> Tensor:
+def _reflect(position: Tensor, size: int) -> Tensor:
     return size - 1 - (size - 1 - position.abs()).abs()
 
 
-def _fixed(value: Tensor) -> Tensor:
+def _fix(value: Tensor) -> Tensor:
     """16.16 fixed point, rounded as Pillow does."""
     return (value * 65536.0 + 0.5).floor().long()
 

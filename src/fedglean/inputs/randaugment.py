@@ -77,21 +77,21 @@ def _tables(strong: str, height: int, width: int, device: torch.device) -> tuple
     pool: list[list[float]] = []
     for level in levels:
         for sign in (1, -1):
-            pool += [_coded(row) for row in rows(level, sign, height, width)]
+            pool += [_code(row) for row in rows(level, sign, height, width)]
     coded = torch.tensor(pool, dtype=torch.float64).view(len(levels), 2, -1, 7)
-    boxes = [_coded(("cutout", _scaled(edge, height, width))) for edge in edges]
+    boxes = [_code(("cutout", _edge(edge, height, width))) for edge in edges]
     finish = torch.tensor(boxes, dtype=torch.float64).reshape(-1, 7)
     return coded.to(device), finish.to(device)
 
 
-def _coded(row: Row) -> list[float]:
+def _code(row: Row) -> list[float]:
     name, *strength = row
     code = -1 if name == "identity" else list(OPERATIONS).index(str(name))
     padding = [0] * (6 - len(strength))
     return [float(number) for number in (code, *strength, *padding)]
 
 
-def _scaled(edge: int, height: int, width: int) -> int:
+def _edge(edge: int, height: int, width: int) -> int:
     """Published edges are for 32 x 32; Pillow draws a box's last row too: 16 pixels are 17."""
     return round((edge + 1) * min(height, width) / 32)
 
@@ -110,7 +110,7 @@ def _semifl(level: int, sign: int, height: int, width: int) -> list[Row]:
         *(("bilinear", 1, 0.3 * sign, 0, 0, 1, 0), ("bilinear", 1, 0, 0, 0.3 * sign, 1, 0)),
         ("nearest", 1, 0, sign * round(100 * width / 32), 0, 1, 0),
         ("nearest", 1, 0, 0, 0, 1, sign * round(100 * height / 32)),
-        ("cutout", _scaled(40, height, width)),
+        ("cutout", _edge(40, height, width)),
     ]
 
 

@@ -58,7 +58,7 @@ def view(
         raise unknown("view", name, recipe.views)
     _check(images, keys, recipe)
     kind = recipe.views[name]
-    made = _checked(f"view '{name}'", kind.make(images, keys, recipe), images)
+    made = _check_made(f"view '{name}'", kind.make(images, keys, recipe), images)
     # Values up to 255 need more than a half-precision mantissa until the mean is taken off.
     wide = torch.promote_types(dtype, torch.float32)
     mean, std = _moments(recipe, wide, images.device)
@@ -96,7 +96,7 @@ def _check(images: Tensor, keys: Tensor, recipe: Recipe) -> None:
         raise ConfigError(f"pad is {recipe.pad}; it must be below the shorter side, {side}")
 
 
-def _checked(what: str, made: Tensor, images: Tensor) -> Tensor:
+def _check_made(what: str, made: Tensor, images: Tensor) -> Tensor:
     """What a view made, if it is like the images that it was given."""
     if not isinstance(made, Tensor):
         got = type(made).__name__
@@ -121,10 +121,10 @@ def _plain(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _weak(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
-    return _flipped_and_cropped(images, fold(keys, "weak"), recipe)
+    return _flip_and_crop(images, fold(keys, "weak"), recipe)
 
 
-def _flipped_and_cropped(images: Tensor, key: Tensor | int, recipe: Recipe) -> Tensor:
+def _flip_and_crop(images: Tensor, key: Tensor | int, recipe: Recipe) -> Tensor:
     flip, top, left = uniform(key, (3,)).unbind(1)
     places = 2 * recipe.pad + 1
     is_mirrored = (flip < 0.5) & recipe.flip
@@ -132,7 +132,7 @@ def _flipped_and_cropped(images: Tensor, key: Tensor | int, recipe: Recipe) -> T
     return image_ops.flip_and_crop(images, is_mirrored, down, right, recipe.pad)
 
 
-def _shifted(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
+def _shift(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
     height, width = images.shape[2:]
     tall, wide = max(1, round(2 * height / 28)), max(1, round(2 * width / 28))
     down, right = uniform(fold(keys, "shift"), (2,)).unbind(1)
@@ -141,9 +141,9 @@ def _shifted(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
 
 
 def _strong(images: Tensor, keys: Tensor, recipe: Recipe) -> Tensor:
-    weak = _flipped_and_cropped(images, fold(keys, "strong"), recipe)
+    weak = _flip_and_crop(images, fold(keys, "strong"), recipe)
     made = recipe.augmentations[recipe.strong].make(weak, keys)
-    return _checked(f"strong augmentation '{recipe.strong}'", made, images)
+    return _check_made(f"strong augmentation '{recipe.strong}'", made, images)
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,6 @@ VIEWS: Mapping[str, View] = {
         "reflection-padded self",
     ),
     "strong": View(_strong, "a weak view, then the recipe's RandAugment"),
-    "shift": View(_shifted, "moved by up to 2 pixels of 28 in both directions, black coming in"),
+    "shift": View(_shift, "moved by up to 2 pixels of 28 in both directions, black coming in"),
     "noise": View(_plain, "normalised, plus Gaussian noise of standard deviation 0.5", noise=0.5),
 }
