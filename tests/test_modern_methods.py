@@ -34,7 +34,7 @@ from fedglean.method import (
 from fedglean.methods import METHODS
 from fedglean.methods.cbafed import CBAFed, choose, class_shares, thresholds
 from fedglean.methods.fl2 import FL2, adaptive_ascent, adaptive_threshold
-from fedglean.methods.proxies import classified, contrast, featured, proxy_loss, widest_gap
+from fedglean.methods.proxies import classify, contrast, feature_extractor, proxy_loss, widest_gap
 from fedglean.methods.proxyfl import ProxyFL
 from fedglean.methods.sage import Sage, correct_softly
 from fedglean.models import Architecture, Model
@@ -417,7 +417,7 @@ def test_cbafed_reports_the_classes_it_trained_on_and_weighs_their_number() -> N
 @pytest.mark.parametrize("norm", ["static", "running"])
 def test_features_followed_by_the_last_layer_are_the_model(norm: str) -> None:
     whole, apart, x = model(3, norm), model(3, norm), pixels(8)
-    torch.testing.assert_close(classified(apart, featured(apart)(x)), whole(x))
+    torch.testing.assert_close(classify(apart, feature_extractor(apart)(x)), whole(x))
     for name in whole.statistics:  # running averages move on all the same
         torch.testing.assert_close(apart.statistics[name], whole.statistics[name])
 

@@ -452,9 +452,9 @@ class Mixture:
 
     def evaluate(self, images: Tensor) -> Tensor:
         """The logits in a test."""
-        return self.mixed([model.evaluate(images) for model in self.models])
+        return self.mix([model.evaluate(images) for model in self.models])
 
-    def mixed(self, logits: Sequence[Tensor]) -> Tensor:
+    def mix(self, logits: Sequence[Tensor]) -> Tensor:
         """Those of its models in one."""
         weighted = [weight * own for own, weight in zip(logits, self.weights, strict=True)]
         return torch.stack(weighted).sum(0)

@@ -125,13 +125,13 @@ def streams_and_steps(
     """
     images = me.unlabelled + me.labelled
     streams = {"unlabelled": Stream(images, view=("weak", "strong"), batch=unlabelled_batch)}
-    if len(me.labelled):
+    if me.labelled:
         streams["labelled"] = Stream(me.labelled, view="weak", batch=labelled_batch)
     return streams, max(1, len(images) // labelled_batch)
 
 
 def with_momentum(model: Model, mean: Model, velocity: Tree, momentum: float) -> tuple[Model, Tree]:
-    """The hub's step to the clients' mean: V <- m V + (W - A), W <- W - V; statistics are its."""
+    """The hub's step to the mean A: V <- m V + (W - A), W <- W - V; statistics are those of A."""
     weights = model.parameters
     velocity = tree.map(lambda v, w, a: momentum * v + (w - a), velocity, weights, mean.parameters)
     return mean.with_parameters(tree.subtract(weights, velocity)), velocity

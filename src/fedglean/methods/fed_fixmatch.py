@@ -61,9 +61,7 @@ class FedFixMatch(WithSGD, Method):
     threshold: float = settings.threshold(0.95)
     unlabelled_weight: float = setting(1.0, "weight of the unlabelled loss", low=0)
     labels_from: str = setting(
-        "local",
-        "the model in training labels, or the global one that was received",
-        choices=("local", "global"),
+        "local", "the model in training labels, or the global one", choices=("local", "global")
     )
     rate: float = settings.rate(0.1)
     momentum: float = settings.momentum(0.9)

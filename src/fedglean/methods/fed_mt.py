@@ -50,10 +50,7 @@ class FedMT(WithSGD, Method):
     ramp_epochs: float = setting(50.0, "local epochs over which that weight grows", low=0)
     early_average: float = settings.share(0.99, "decay of the teacher's average until then")
     late_average: float = settings.share(0.999, "decay of the teacher's average afterwards")
-    keep_teacher: bool = setting(
-        False,
-        "continue with the teacher of the last visit; otherwise it starts as the global model",
-    )
+    keep_teacher: bool = setting(False, "go on with the last visit's teacher, not the global model")
     view: str = setting("noise", "what makes two copies of an image differ", names="VIEWS")
 
     async def round(self, hub: Hub, state: Record) -> Record:

@@ -1,4 +1,4 @@
-"""Fed-SHVR (Wang, Wang, Sun, Chang 2021): clients' labels are of other classes than their images.
+"""Fed-SHVR (Wang et al. 2021): every client has labelled and other images, of different classes.
 
 Pseudo-labels are soft, the exact minimiser of the regularised objective; predictions are pulled
 away from certainty; and clients that take different numbers of steps neither drift apart (variance
@@ -21,7 +21,7 @@ from torch import Tensor
 from fedglean import tree
 from fedglean.errors import ConfigError
 from fedglean.inputs.images import Images, Predictions
-from fedglean.losses import cross_entropy, sharpen, uniformity
+from fedglean.losses import cross_entropy, one_hot, sharpen, uniformity
 from fedglean.method import (
     Ask,
     Batch,
@@ -69,16 +69,11 @@ class FedSHVR(Method):
     labelled_batch: int = setting(32, "batch size of labelled images", low=1)
     unlabelled_batch: int = setting(32, "batch size of unlabelled images", low=1)
     rate: float = setting(0.01, "learning rate, constant: the corrections assume it", low=1e-9)
-    unlabelled_weight: float = setting(
-        1.0, "alpha_0: weight of the unlabelled loss once it has ramped up", low=0
-    )
+    unlabelled_weight: float = setting(1.0, "alpha_0: final weight of the unlabelled loss", low=0)
     soft_weight: float = setting(0.75, "alpha_1: how soft pseudo-labels are; 0 is hard", low=0)
     output_weight: float = setting(0.1, "alpha_2: pull of predictions towards uniform", low=0)
     ramp_epochs: float = setting(50.0, "local epochs over which alpha_0 grows linearly", low=0)
-    ramped_labels: bool = setting(
-        False,
-        "let alpha_0 soften the labels too while it ramps (the literal optimum; trains worse)",
-    )
+    ramped_labels: bool = setting(False, "let alpha_0 soften labels while it ramps (trains worse)")
     perturb: str = setting(
         "none", "what is done to images in training; the paper names nothing", choices=tuple(VIEWS)
     )
@@ -181,8 +176,7 @@ class FedSHVR(Method):
     def soft_labels(self, probabilities: Tensor, alpha: float) -> Tensor:
         """Eq. (8), or eq. (3) when nothing softens."""
         if not self.soft_weight:
-            classes = torch.arange(probabilities.shape[-1], device=probabilities.device)
-            return (probabilities.argmax(-1, keepdim=True) == classes).to(probabilities.dtype)
+            return one_hot(probabilities.argmax(-1), like=probabilities)
         strength = alpha if self.ramped_labels else self.unlabelled_weight
         return sharpen(probabilities, strength / self.soft_weight)
 

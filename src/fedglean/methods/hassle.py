@@ -85,15 +85,9 @@ class Hassle(Method):
     )
     residual_weight: float = setting(1.0, "lambda of eq. (9), of what a residual learns", low=0)
     proximity_weight: float = setting(0.001, "gamma of eq. (12), on the squared distance", low=0)
-    supervised_temperature: float = setting(
-        2.0, "temperature of eq. (7) for the supervised residual", low=1e-3
-    )
-    unsupervised_temperature: float = setting(
-        1.0, "temperature of eq. (7) for the unsupervised residual", low=1e-3
-    )
-    threshold: float = settings.share(
-        0.0, "confidence from which a pseudo-label is used; 0 uses all (Table 6: 0.95)"
-    )
+    supervised_temperature: float = setting(2.0, "of eq. (7), for supervised residuals", low=1e-3)
+    unsupervised_temperature: float = setting(1.0, "of eq. (7), for unsupervised ones", low=1e-3)
+    threshold: float = settings.share(0.0, "confidence from which a label is used (Table 6: 0.95)")
 
     def start(self, make: MakeModel) -> HassleState:
         models = {name: make(name) for name in DUALS}

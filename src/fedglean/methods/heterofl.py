@@ -59,9 +59,7 @@ class HeteroFL(WithSGD, Method):
     )
     check = needs_labels_at_clients("HeteroFL")
 
-    widths: str = setting(
-        "1,0.5,0.25,0.125,0.0625", "shares of the channels, dealt out to the clients in turn"
-    )
+    widths: str = setting("1,0.5,0.25,0.125,0.0625", "shares of channels, dealt to clients in turn")
     dynamic: bool = setting(False, "draw every client's width anew in every round")
     scaler: bool = setting(True, "divide a narrow model's layers by its width while it trains")
     mask: bool = setting(True, "leave out the outputs of classes that a client has no labels of")
@@ -137,7 +135,7 @@ class HeteroFL(WithSGD, Method):
 
 
 def narrow(model: Model, share: float) -> Model:
-    """The leading channels of every layer; a dense one's, as images are flattened by channel.
+    """The leading channels of every layer, dense ones too: images are flattened by channel.
 
     They lie in memory as they would after being sent: a layer's last bits depend on that.
     """

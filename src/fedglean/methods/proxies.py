@@ -23,7 +23,7 @@ def with_projections(model: Model, key: int) -> Model:
     return Model(model.architecture, parameters, model.statistics)
 
 
-def featured(model: Model) -> Model:
+def feature_extractor(model: Model) -> Model:
     """The model up to its last layer, which becomes the identity; running averages stay shared."""
     name, bias = model.architecture.head
     weight = model.parameters[name]
@@ -33,13 +33,13 @@ def featured(model: Model) -> Model:
     return Model(model.architecture, {**model.parameters, **last}, model.statistics)
 
 
-def classified(model: Model, features: Tensor) -> Tensor:
+def classify(model: Model, features: Tensor) -> Tensor:
     """The last layer alone."""
     weight, bias = model.architecture.head
     return F.linear(features, model.parameters[weight], model.parameters[bias])
 
 
-def projected(model: Model, features: Tensor) -> tuple[Tensor, Tensor]:
+def project(model: Model, features: Tensor) -> tuple[Tensor, Tensor]:
     """Features and proxies where they are compared, of length one."""
     of = model.parameters
     mapped = F.linear(features, of["projection.features.weight"], of["projection.features.bias"])

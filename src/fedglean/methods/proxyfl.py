@@ -33,10 +33,10 @@ from fedglean.method import Ask, Batch, Expect, Hub, MakeModel, Me, Method, Trai
 from fedglean.methods import settings
 from fedglean.methods.common import streams_and_steps, with_statistics
 from fedglean.methods.proxies import (
-    classified,
+    classify,
     contrast,
-    featured,
-    projected,
+    feature_extractor,
+    project,
     proxy_loss,
     widest_gap,
     with_projections,
@@ -64,12 +64,7 @@ class ProxyFL(WithSGD, Method):
 
     # With fewer labels than four each, some seeds leave a class without any.
     defaults = on_a_laptop(
-        30,
-        iid("each:4", clients=20),
-        epochs=3,
-        labelled_batch=20,
-        unlabelled_batch=40,
-        tuning_epochs=20,
+        30, iid("each:4", 20), epochs=3, labelled_batch=20, unlabelled_batch=40, tuning_epochs=20
     )
     check = needs_labels_at_clients("ProxyFL")
 
@@ -174,8 +169,8 @@ class ProxyFL(WithSGD, Method):
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:
         known = [batch.labelled.images] if "labelled" in batch.streams else []
-        features = jointly(featured(model), *batch.unlabelled.views, *known)
-        weak, strong, *labelled = (classified(model, part) for part in features)
+        features = jointly(feature_extractor(model), *batch.unlabelled.views, *known)
+        weak, strong, *labelled = (classify(model, part) for part in features)
         common = frozen["global"].evaluate(batch.unlabelled.images).detach().softmax(-1)
         guess = common.argmax(-1)
         sure = torch.maximum(common, weak.detach().softmax(-1)).amax(-1) >= self.threshold
@@ -188,7 +183,7 @@ class ProxyFL(WithSGD, Method):
             seen = seen + one_hot(batch.labelled.label, like=common).sum(0)
             probabilities.append(frozen["global"].evaluate(known[0]).detach().softmax(-1))
             certain.append(probabilities[2].amax(-1) >= self.threshold)
-        meeting = projected(model, torch.cat(list(features)))
+        meeting = project(model, torch.cat(list(features)))
         pulled = contrast(*meeting, torch.cat(probabilities), torch.cat(certain), frozen["prior"])
         # Labelled images are only there to be pushed off.
         loss = loss + self.contrast_weight * pulled[: 2 * len(common)].mean()

@@ -58,16 +58,12 @@ class SemiFL(WithSGD, Method):
     momentum: float = settings.momentum(0.9, "Nesterov momentum")
     decay: float = settings.decay(5e-4)
     clip: float = settings.clip(1.0)
-    keep_momentum: bool = setting(
-        True, "a client continues with the momentum of its last visit, as the released code does"
-    )
+    keep_momentum: bool = setting(True, "a client continues with the momentum of its last visit")
     statistics_from: str = setting(
         "everyone", "whose images give the test statistics (Table 3)", choices=("hub", "everyone")
     )
     statistics_formula: str = setting(
-        "cumulative",
-        "the released average, or the paper's pooled one",
-        choices=("cumulative", "pooled"),
+        "cumulative", "the released average, or the pooled one", choices=("cumulative", "pooled")
     )
 
     def start(self, make: MakeModel) -> SemiFLState:

@@ -25,9 +25,7 @@ class UDA(Central):
     temperature: float = setting(0.4, "sharpening of a target; 1 leaves it as it is", low=1e-3)
     threshold: float = settings.share(0.8, "confidence from which a target is used")
     signal: str = setting(
-        "none",
-        "how fast labelled images that are known already are let in",
-        choices=("none", "linear", "log", "exp"),
+        "none", "how fast known labels are let in", choices=("none", "linear", "log", "exp")
     )
 
     def loss(self, model: Model, batch: Batch, frozen: Tree) -> tuple[Tensor, dict[str, Tensor]]:

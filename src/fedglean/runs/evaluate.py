@@ -109,7 +109,7 @@ class Evaluator:
 
     def _output(self, predictor: Predictor, seen: dict[int, Tensor]) -> Tensor:
         if isinstance(predictor, Mixture):
-            return predictor.mixed([self._output(model, seen) for model in predictor.models])
+            return predictor.mix([self._output(model, seen) for model in predictor.models])
         if id(predictor) not in seen:
             seen[id(predictor)] = logits(predictor, self.test_images, self.setting)
         return seen[id(predictor)]
