@@ -24,23 +24,17 @@ Damage = Callable[[Upload], Any]
 
 def drop(*at: At) -> Deliver:
     """The upload never arrives."""
-    return lambda envelope: [] if _hit(envelope, at) else [envelope]
+    return _strike(at, lambda envelope: [])
 
 
 def duplicate(*at: At) -> Deliver:
     """The upload arrives twice."""
-    return lambda envelope: [envelope] * (2 if _hit(envelope, at) else 1)
+    return _strike(at, lambda envelope: [envelope, envelope])
 
 
 def poison(damage: Damage, *at: At) -> Deliver:
     """The upload arrives damaged."""
-
-    def deliver(envelope: Envelope) -> Iterable[Envelope]:
-        if _hit(envelope, at):
-            envelope = replace(envelope, upload=damage(envelope.upload))
-        return [envelope]
-
-    return deliver
+    return _strike(at, lambda envelope: [replace(envelope, upload=damage(envelope.upload))])
 
 
 def delay(*at: At, rounds: int = 1) -> Deliver:
@@ -50,7 +44,7 @@ def delay(*at: At, rounds: int = 1) -> Deliver:
     def deliver(envelope: Envelope) -> Iterable[Envelope]:
         late = [old for old in waiting if envelope.round >= old.round + rounds]
         waiting[:] = [old for old in waiting if old not in late]
-        if _hit(envelope, at):
+        if _is_hit(envelope, at):
             waiting.append(envelope)
             return late
         return [*late, envelope]
@@ -86,14 +80,6 @@ def damaged_leaf(change: Callable[[Tensor], Tensor]) -> Damage:
     return damage
 
 
-not_a_number = damaged_leaf(lambda leaf: torch.full_like(leaf, math.nan))
-infinite = damaged_leaf(lambda leaf: torch.full_like(leaf, math.inf))
-#: Finite, but larger than any training makes it.
-absurd = damaged_leaf(lambda leaf: torch.full_like(leaf, 1e30))
-wrong_shape = damaged_leaf(lambda leaf: leaf[None])
-wrong_dtype = damaged_leaf(lambda leaf: leaf.to(torch.float16))
-
-
 def missing_leaf(upload: Upload) -> Upload:
     name, first = next(iter(upload.trees.items()))
     leaves = list(tree.named(first).items())
@@ -104,34 +90,33 @@ def unknown_name(upload: Upload) -> Upload:
     return _with(upload, trees={**upload.trees, "unasked": torch.zeros(1)})
 
 
-def bad_weight(upload: Upload) -> Upload:
-    return _with(upload, all_weights=1e9)
-
-
-def negative_weight(upload: Upload) -> Upload:
-    return _with(upload, all_weights=-1.0)
-
-
 def garbage(upload: Upload) -> str:
     return "not an upload"
 
 
+not_a_number = damaged_leaf(lambda leaf: torch.full_like(leaf, math.nan))
 #: Every damage that the gate must see.
 DAMAGES: dict[str, Damage] = {
     "not a number": not_a_number,
-    "infinite": infinite,
-    "absurd": absurd,
-    "wrong shape": wrong_shape,
-    "wrong dtype": wrong_dtype,
+    "infinite": damaged_leaf(lambda leaf: torch.full_like(leaf, math.inf)),
+    # Finite, but larger than any training makes it.
+    "absurd": damaged_leaf(lambda leaf: torch.full_like(leaf, 1e30)),
+    "wrong shape": damaged_leaf(lambda leaf: leaf[None]),
+    "wrong dtype": damaged_leaf(lambda leaf: leaf.to(torch.float16)),
     "missing leaf": missing_leaf,
     "unknown name": unknown_name,
-    "bad weight": bad_weight,
-    "negative weight": negative_weight,
+    "bad weight": lambda upload: _with(upload, all_weights=1e9),
+    "negative weight": lambda upload: _with(upload, all_weights=-1.0),
     "garbage": garbage,
 }
 
 
-def _hit(envelope: Envelope, at: tuple[At, ...]) -> bool:
+def _strike(at: tuple[At, ...], change: Deliver) -> Deliver:
+    """What becomes of an upload there; others arrive as they are."""
+    return lambda envelope: change(envelope) if _is_hit(envelope, at) else [envelope]
+
+
+def _is_hit(envelope: Envelope, at: tuple[At, ...]) -> bool:
     return (envelope.round, envelope.client) in at
 
 
