@@ -23,10 +23,10 @@ from sklearn.datasets import load_digits
 
 import sheets
 from fedglean.data.dataset import channel_statistics
-from fedglean.data.digests import DIGESTS
 from fedglean.data.formats import cifar10_parts, digest, read_idx, read_pickle
 from fedglean.data.partition import class_ranks
-from fedglean.data.sources import DATASETS, PUBLISHED, Dataset, Published, load, load_published
+from fedglean.data.published import Published, load_published
+from fedglean.data.sources import DATASETS, PUBLISHED, Dataset, load
 from fedglean.errors import ConfigError, DataError
 from fedglean.names import Names
 from fedglean.randomness import key, order
@@ -439,7 +439,7 @@ def published(root: Path) -> dict[str, str]:
 def test_the_table_of_digests_is_the_published_one(real_data: Path) -> None:
     theirs = published(real_data)
     for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
-        for part, sha256 in DIGESTS[name].items():
+        for part, sha256 in PUBLISHED[name].digests.items():
             assert theirs.pop(f"{name}/{part}") == sha256
     assert {name.partition("/")[0] for name in theirs} == {"svhn"}
 

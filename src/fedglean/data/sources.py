@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from fedglean.data.arrays import from_npz
-from fedglean.data.catalogue import PUBLISHED, Published
+from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.dataset import Dataset, channel_statistics
 from fedglean.data.folders import from_folder
-from fedglean.data.formats import Part, digest
-from fedglean.data.layouts import Found, find, places
+from fedglean.data.published import load_published
 from fedglean.errors import ConfigError, DataError, unknown
 from fedglean.randomness import key, order
 
-__all__ = ["DATASETS", "PUBLISHED", "Dataset", "Published", "Source", "load", "load_published"]
+__all__ = ["DATASETS", "PUBLISHED", "Dataset", "Source", "load"]
 
 
 @dataclass(frozen=True)
@@ -91,69 +90,6 @@ def _some_of(dataset: Dataset, images: int) -> Dataset:
         train_images=dataset.train_images[chosen],
         train_labels=dataset.train_labels[chosen],
     )
-
-
-def load_published(known: Published, root: Path, allow_partial: bool = False) -> Dataset:
-    """Find, decode and check one published set."""
-    found = _find_layout(known, root)
-    if found.missing and not allow_partial:
-        raise DataError(
-            f"{known.name} is incomplete: {found.missing[0]} is missing; get it with "
-            f"{known.fetch}, or use what there is with --allow-partial"
-        )
-    parts: dict[str, list[Part]] = {"train": [], "test": []}
-    for part in found.layout.read(found.files):
-        if digest(part) != known.digests.get(part.name):
-            raise DataError(
-                f"{part.source} does not hold the published images or labels of {known.name} (the "
-                f"checksum of part '{part.name}' differs); get it again with {known.fetch}"
-            )
-        parts[part.name.partition("_")[0]].append(part)
-    for split, size in zip(parts, known.sizes, strict=True):
-        count = sum(len(part.labels) for part in parts[split])
-        if count < size and not (allow_partial and count):
-            raise DataError(
-                f"only {count} of {size} {split} images of {known.name} are in {root}; get the "
-                f"rest with {known.fetch}"
-            )
-    train_images, train_labels = _join(parts["train"])
-    test_images, test_labels = _join(parts["test"])
-    return Dataset(
-        name=known.name,
-        classes=known.classes,
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        mean=known.mean,
-        std=known.std,
-        flip=known.flip,
-        pad=known.pad,
-    )
-
-
-def _find_layout(known: Published, root: Path) -> Found:
-    found = find(known.layouts, root)
-    if found is not None:
-        return found
-    above = root.absolute().parent
-    if find(known.layouts, above):
-        raise DataError(
-            f"there is no {known.name} in {root}, but there is in the folder above; use "
-            f"--data-root {above}"
-        )
-    raise DataError(
-        f"there is no {known.name} in {root}; get it with {known.fetch}, or name a folder that "
-        f"has {places(known.layouts)}"
-    )
-
-
-def _join(parts: list[Part]) -> tuple[Tensor, Tensor]:
-    """Images and labels of one split in published order, colour first."""
-    order = np.argsort(np.concatenate([part.positions for part in parts]), kind="stable")
-    images = np.concatenate([part.images for part in parts])[order].transpose(0, 3, 1, 2)
-    labels = np.concatenate([part.labels for part in parts])[order]
-    return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels)
 
 
 def _check(name: str, dataset: Dataset) -> None:

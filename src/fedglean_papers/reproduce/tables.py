@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.catalogue import PUBLISHED
-from fedglean.data.layouts import find
+from fedglean.data.published import find
 from fedglean.errors import UNREADABLE, DataError, StorageError
 from fedglean.report.terminal import duration, screen
 from fedglean.runs.config import DataConfig
