@@ -286,8 +286,8 @@ def deal(lanes: list[Lane], setting: Setting) -> None:
 
 
 def parties(some: list[Any]) -> list[Party]:
-    def talk(request: Any) -> Any:
-        return (yield request)
+    async def talk(request: Any) -> Any:
+        return await request
 
     return [Party(f"client {place}", talk(request), place) for place, request in enumerate(some)]
 

@@ -8,7 +8,7 @@ All else belongs to the net, and is there once for all lanes.
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from fedglean.errors import ConfigError
 from fedglean.models.layers import Layers, NetPlan, zeros
@@ -117,6 +118,7 @@ class ModuleTemplate:
         }
         self.is_written: set[str] = set()
         self.writes_images = False
+        self.attends = any(isinstance(part, nn.MultiheadAttention) for part in parts)
         self._frozen_on: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
 
     def _is_frozen(self, norm: ModuleNorm) -> bool:
@@ -141,8 +143,9 @@ class ModuleTemplate:
         seen = NetPlan(images=2, head=self.head, drops=self.drops)
         layers = Layers(self.classes, 1.0, 0.0, lambda name, *_: self.own[name], seen.see)
         frozen = {name: value.clone() for name, value in self.frozen.items()}
+        watch = AttentionWatch()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), watch:
                 logits: object = self._run(layers, images, frozen)
         except Exception as error:  # whatever a module of somebody's raises
             first_line = str(error).partition("\n")[0]
@@ -152,6 +155,7 @@ class ModuleTemplate:
             ) from error
         self.is_written |= {name for name, value in frozen.items() if value._version}
         self.writes_images |= images._version > 0
+        self.attends |= watch.found
         for name in self.trained:
             seen.parameters[name] = (tuple(self.own[name].shape), zeros, 1)
         output = tuple(logits.shape) if isinstance(logits, Tensor) else ()
@@ -185,28 +189,50 @@ class ModuleTemplate:
         return self._frozen_on[key]
 
     def _run(self, layers: Layers, images: Tensor, frozen: Mapping[str, Tensor]) -> Tensor:
-        values = {name: layers.parameter(name, (), zeros, 1) for name in self.trained}
-        with self._holding({**frozen, **values}), sdpa_kernel(SDPBackend.MATH):
-            self.current.layers = layers
-            output = self.module(images)
-        logits: Tensor = getattr(output, "logits", output)
-        return logits
-
-    @contextmanager
-    def _holding(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """The module with these tensors; afterwards with its own again."""
+        values = dict(frozen)
+        for name in self.trained:
+            values[name] = layers.parameter(name, (), zeros, 1)
         self._put(values)
+        self.current.layers = layers
         try:
-            yield
+            with _plain_attention() if self.attends else nullcontext():
+                output = self.module(images)
         finally:
             self.current.layers = None
             self._put(self.own)
+        logits: Tensor = getattr(output, "logits", output)
+        return logits
 
     def _put(self, values: Mapping[str, Tensor]) -> None:
-        for place in self.places:
-            place.holder[place.key] = values[place.name]
+        for holder, key, name in self.places:
+            holder[key] = values[name]
         for part in self.recurrent:
             part._flat_weights = [part._parameters[name] for name in part._flat_weights_names]
+
+
+class AttentionWatch(TorchFunctionMode):
+    """Sees whether attention is computed by torch's function for it."""
+
+    found = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is nn.functional.scaled_dot_product_attention:
+            self.found = True
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention by its formula: of torch's faster ways not all can be lifted."""
+    is_fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_fast)
 
 
 class Place(NamedTuple):
