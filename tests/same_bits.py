@@ -29,6 +29,7 @@ import threading
 import time
 import tomllib
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -307,6 +308,7 @@ def serve(own: Path) -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.fsync = lambda descriptor: None
+    warnings.filterwarnings("ignore", module="runpy")  # each line runs the same module again
     import fedglean
 
     assert Path(fedglean.__file__).is_relative_to(own), fedglean.__file__
