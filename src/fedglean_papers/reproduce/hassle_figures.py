@@ -104,6 +104,11 @@ def _figure5() -> dict[str, Trace]:
     return traces
 
 
+_FIVE, _ALL = "10 % of 20 clients' images labelled", "layout ALL, 10 % labelled"
+_BY_LAYOUT = _methods({layout: f"layout-{layout}" for layout in LAYOUTS})
+_BY_ALPHA = _methods({alpha: f"cifar10-10{rest}" for alpha, rest in ALPHAS.items()})
+_BY_LAMBDA = _sides({weight: f"hassle/lambda-{weight}" for weight in LAMBDAS})
+_BY_GAMMA = _sides({weight: f"hassle/gamma-{weight}" for weight in GAMMAS})
 _LOSSES = {
     "SM": Trace(Training("hassle/cifar10-10"), report("supervised_loss")),
     "UM": Trace(Training("hassle/cifar10-10"), report("unsupervised_loss")),
@@ -112,22 +117,12 @@ DECLARED: dict[str, Figure] = {
     "hassle-fig2": Figure(
         "HASSLE, Fig. 2: 5 partially labelled clients and more and more unlabelled ones (our "
         "points), CIFAR-10",
-        {
-            "clients": Points(
-                "10 % of 20 clients' images labelled",
-                "unlabelled clients that take part",
-                _figure2(),
-            )
-        },
+        {"clients": Points(_FIVE, "unlabelled clients that take part", _figure2())},
         ("FedAvg + FixMatch and FedMatch stay flat, HASSLE rises",),
     ),
     "hassle-fig4": Figure(
         "HASSLE, Fig. 4: unlabelled images for each labelled one (our points), CIFAR-10",
-        {
-            "ratio": Points(
-                "layout ALL, 10 % labelled", "unlabelled : labelled images", _figure4(), log_x=True
-            )
-        },
+        {"ratio": Points(_ALL, "unlabelled : labelled images", _figure4(), log_x=True)},
         ("UM is below SM up to a ratio of 1 and above it from 2 on; SM rises above FedAvg",),
     ),
     "hassle-fig5": Figure(
@@ -140,16 +135,12 @@ DECLARED: dict[str, Figure] = {
     ),
     "hassle-fig6": Figure(
         "HASSLE, Fig. 6: five layouts of annotation, CIFAR-10, 10 % labelled",
-        {"layouts": Points("alpha = 0.1", "layout", _methods({x: f"layout-{x}" for x in LAYOUTS}))},
+        {"layouts": Points("alpha = 0.1", "layout", _BY_LAYOUT)},
         ("HASSLE is best in all five",),
     ),
     "hassle-fig8": Figure(
         "HASSLE, Fig. 8: degrees of heterogeneity, CIFAR-10, 10 % labelled",
-        {
-            "alpha": Points(
-                "layout ALL", "alpha", _methods({x: f"cifar10-10{y}" for x, y in ALPHAS.items()})
-            )
-        },
+        {"alpha": Points("layout ALL", "alpha", _BY_ALPHA)},
         ("all lose as alpha falls; from 1 to 0.1 HASSLE loses less than the others",),
     ),
     "hassle-fig9": Figure(
@@ -159,16 +150,12 @@ DECLARED: dict[str, Figure] = {
     ),
     "hassle-fig10": Figure(
         "HASSLE, Fig. 10: weight lambda of the residual (our points), CIFAR-10, 10 % labelled",
-        {
-            "lambda": Points(
-                "gamma = 0.001", "lambda", _sides({x: f"hassle/lambda-{x}" for x in LAMBDAS})
-            )
-        },
+        {"lambda": Points("gamma = 0.001", "lambda", _BY_LAMBDA)},
         ("lambda = 1 is best",),
     ),
     "hassle-fig11": Figure(
         "HASSLE, Fig. 11: weight gamma of proximity (our points), CIFAR-10, 10 % labelled",
-        {"gamma": Points("lambda = 1", "gamma", _sides({x: f"hassle/gamma-{x}" for x in GAMMAS}))},
+        {"gamma": Points("lambda = 1", "gamma", _BY_GAMMA)},
         ("flat, but for a drop at 0.1",),
     ),
 }

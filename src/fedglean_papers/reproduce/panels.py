@@ -113,7 +113,7 @@ def report(name: str) -> Read:
     return lambda line: line["report"].get(name)
 
 
-class Plan(Protocol):
+class PanelPlan(Protocol):
     """A panel that is still to be made."""
 
     def make(self, asked: StudyOptions) -> Panel: ...
@@ -192,7 +192,7 @@ class Figure:
     """A figure of a paper: its panels by cell, and what the paper says about it."""
 
     title: str
-    panels: Mapping[str, Plan]
+    panels: Mapping[str, PanelPlan]
     claims: tuple[str, ...] = ()
 
     def study(self) -> Study:

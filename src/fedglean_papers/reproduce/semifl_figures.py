@@ -14,7 +14,7 @@ from fedglean_papers.reproduce.panels import (
     Curves,
     Figure,
     Number,
-    Plan,
+    PanelPlan,
     Point,
     Trace,
     full_title,
@@ -48,9 +48,9 @@ def _trace(preset: str) -> Trace:
     return Trace(training, accuracy_of(), printed)
 
 
-def _partitions(data: str, labels: tuple[int, ...]) -> dict[str, Plan]:
+def _partitions(data: str, labels: tuple[int, ...]) -> dict[str, PanelPlan]:
     """One panel for each number of labels, one curve for each partition, and the labels alone."""
-    panels: dict[str, Plan] = {}
+    panels: dict[str, PanelPlan] = {}
     for count in labels:
         traces = {word: _trace(f"{data}-{count}-{spread}") for spread, word in SPREADS.items()}
         alone = {"only the labels": Point(Training(f"semifl/partially-{data}-{count}"))}
@@ -58,9 +58,9 @@ def _partitions(data: str, labels: tuple[int, ...]) -> dict[str, Plan]:
     return panels
 
 
-def _rows(rows: Mapping[str, str], levels: Mapping[str, Point]) -> dict[str, Plan]:
+def _rows(rows: Mapping[str, str], levels: Mapping[str, Point]) -> dict[str, PanelPlan]:
     """One panel for each partition, one curve for each row."""
-    panels: dict[str, Plan] = {}
+    panels: dict[str, PanelPlan] = {}
     for spread, word in WORDS.items():
         traces = {label: _trace(f"{row}-{spread}") for label, row in rows.items()}
         panels[spread] = Curves(word, traces, levels)
@@ -93,9 +93,9 @@ _MEASURES = {
 }
 
 
-def _qualities() -> dict[str, Plan]:
+def _qualities() -> dict[str, PanelPlan]:
     """One panel for each partition and measure of pseudo-labels."""
-    panels: dict[str, Plan] = {}
+    panels: dict[str, PanelPlan] = {}
     for spread, word in WORDS.items():
         trainings = {
             label: Training(f"semifl/{row}-{spread}") for label, row in _COMBINATIONS.items()

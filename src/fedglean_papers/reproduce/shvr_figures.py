@@ -13,7 +13,7 @@ from fedglean_papers.reproduce.panels import (
     Figure,
     Number,
     Panel,
-    Plan,
+    PanelPlan,
     Point,
     Points,
     Row,
@@ -38,8 +38,8 @@ RATIOS = ("0", "0.25", "0.5", "0.75", "1")
 TARGETS = (60.0, 64.0, 68.0, 72.0, 76.0)
 
 
-def _figure2() -> dict[str, Plan]:
-    panels: dict[str, Plan] = {}
+def _figure2() -> dict[str, PanelPlan]:
+    panels: dict[str, PanelPlan] = {}
     for spread, word in SPREADS.items():
         traces = {}
         for label, start in {**METHODS, "FedAvg, 60000 labels": "fedavg-all-"}.items():
@@ -74,6 +74,8 @@ def _by_mismatch() -> dict[str, Row]:
     return rows
 
 
+_BY_UNLABELLED = {label: _by_unlabelled(start) for label, start in METHODS.items()}
+_BY_CLIENTS = {label: _by_clients(start) for label, start in METHODS.items()}
 _ON_MNIST = {label: Training(f"fed-shvr/{start}mnist-noniid") for label, start in PARTS.items()}
 _ON_CIFAR10 = {
     label.partition(",")[0]: Training(f"fed-shvr/{start}cifar10-mismatch-0.5")
@@ -136,18 +138,8 @@ DECLARED: dict[str, Figure] = {
     "fed-shvr-fig3": Figure(
         "Fed-SHVR, Fig. 3: MNIST, IID, 600 labels (our points)",
         {
-            "unlabelled": Points(
-                "(a)",
-                "unlabelled images",
-                {label: _by_unlabelled(start) for label, start in METHODS.items()},
-                log_x=True,
-            ),
-            "clients": Points(
-                "(b)",
-                "clients",
-                {label: _by_clients(start) for label, start in METHODS.items()},
-                log_x=True,
-            ),
+            "unlabelled": Points("(a)", "unlabelled images", _BY_UNLABELLED, log_x=True),
+            "clients": Points("(b)", "clients", _BY_CLIENTS, log_x=True),
         },
         (
             "accuracy rises with the unlabelled images and changes little with the clients; "
