@@ -85,13 +85,9 @@ class Central(WithSGD, Method):
         return {name: state.tested[name] for name in ("average", "model")}
 
     async def round(self, hub: Hub, state: CentralState) -> CentralState:
-        message = {
-            "model": state.model,
-            "average": state.average,
-            "rate": self.rate * math.cos(7 / 16 * math.pi * hub.progress),
-            "round": hub.round,
-            "rounds": hub.rounds,
-        }
+        rate = self.rate * math.cos(7 / 16 * math.pi * hub.progress)
+        known = {"rate": rate, "round": hub.round, "rounds": hub.rounds}
+        message = {"model": state.model, "average": state.average, **known}
         reply = await Ask(self.client, hub.everyone, message)
         trained = {name: reply.mean(name) for name in ("average", "model")}
         tested = {name: self.classifier(model) for name, model in trained.items()}

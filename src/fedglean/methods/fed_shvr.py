@@ -58,7 +58,10 @@ class FedSHVRState(State):
 
 @dataclass(frozen=True)
 class FedSHVR(Method):
-    """Algorithm 1. Without `correct` Fed-SH, without `normalise` Fed-SVR, without both FedAvg."""
+    """Algorithm 1.
+
+    Without `correct` Fed-SH (FedNova), without `normalise` Fed-SVR (VRL-SGD), without both FedAvg.
+    """
 
     needs_sgd = True
     # It, its floor and its ceiling meet on one split.

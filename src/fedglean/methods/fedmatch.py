@@ -64,7 +64,7 @@ class FedMatchState(State):
 
 @dataclass(frozen=True)
 class FedMatch(WithSGD, Method):
-    """Both scenarios of the paper: a step trains the parts there is data for; the hub is first."""
+    """Both scenarios of the paper: the hub trains first, and a step the parts it has data for."""
 
     #: Its two parts step one after the other, and without a memory.
     needs_sgd = True

@@ -26,7 +26,7 @@ from fedglean.tree import Record
 
 @dataclass(frozen=True)
 class FedSem(WithSGD, Method):
-    """Labels are guessed afresh at every visit; how long the first phase is, the paper leaves."""
+    """Guesses anew at every visit; the paper leaves open how long the first phase is."""
 
     defaults = on_a_laptop(25, MISMATCH, MLP)
     check = needs_labels_at_clients("FedSem")

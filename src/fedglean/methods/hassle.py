@@ -1,4 +1,4 @@
-"""HASSLE with SUMA (Shang et al. 2023): clients with all, some or no labels, a model for each kind.
+"""HASSLE with SUMA (Shang et al. 2023): a model for labelled images and one for the others.
 
 The supervised model learns from labelled images, the unsupervised one from images that the
 supervised one labelled. They help each other twice: two small residual models learn the difference

@@ -16,7 +16,7 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class MeanTeacher(Central):
-    """Eqs. (1)-(2). USB's teacher is compared with itself, so that term has no gradient there."""
+    """Eqs. (1)-(2). In USB's code the teacher is compared with itself, without a gradient."""
 
     views = ("weak", "weak")
 

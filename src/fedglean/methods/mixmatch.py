@@ -1,4 +1,4 @@
-"""MixMatch (Berthelot et al., NeurIPS 2019): guessed labels, and all images mixed with another."""
+"""MixMatch (Berthelot et al., NeurIPS 2019): guessed labels, and images mixed with one another."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ from fedglean.tree import Tree
 
 @dataclass(frozen=True)
 class PiModel(Central):
-    """Algorithm 1, but no gradient for the second view: TorchSSL's, whose weight assumes that."""
+    """Algorithm 1, but the second view has no gradient, as TorchSSL's weight assumes."""
 
     views = ("weak", "weak")
 

@@ -127,8 +127,8 @@ class ProxyFL(WithSGD, Method):
     def tune(self, proxies: Tensor, rows: Tensor, key: int) -> Tensor:
         """Global proxy tuning: SGD over the clients' rows (clients x classes x features)."""
         clients, classes, _ = rows.shape
-        points, label = rows.flatten(0, 1), torch.arange(classes, device=rows.device)
-        label = label.repeat(clients)
+        points = rows.flatten(0, 1)
+        label = torch.arange(classes, device=rows.device).repeat(clients)
         margin = widest_gap(proxies).clamp(max=self.largest_margin)
         slope = grad(proxy_loss)
         for epoch in range(self.tuning_epochs):

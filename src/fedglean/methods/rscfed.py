@@ -127,7 +127,7 @@ class RSCFed(Method):
         return student, {**memory, "teacher": teacher, "steps": steps + 1}, metrics
 
     def teacher_loss(self, student: Model, batch: Batch, frozen: Tree) -> Tensor:
-        """Squared difference from the sharpened prediction, summed over classes, whatever it is."""
+        """Squared difference from the sharpened prediction, summed over classes; no threshold."""
         one, other = batch.images.views
         logits, target = student(other), frozen["teacher"].evaluate(one) / self.temperature
         return self.unlabelled_weight * logits.shape[-1] * consistency(logits, target)

@@ -58,7 +58,7 @@ def needs_labels_at_hub(title: str, instead: str) -> Any:
 
 
 class WithSGD:
-    """A method whose steps are SGD's, with what its settings say of momentum, decay and clip."""
+    """`sgd`: the run's optimiser, with what a method's settings say of momentum, decay and clip."""
 
     optimiser: Callable[..., Optimiser]
     rate: float
