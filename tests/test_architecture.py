@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fedglean.names import TABLES
 from fedglean.runs.config import configure
 from fedglean.runs.experiment import prepare, settled_for
 from fedglean.runs.rounds import LiveRun, commit, play_rounds
+from fedglean.tables import TABLES
 from test_imports import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,7 +34,8 @@ ROOMS = {
     "engine": f"{PURE} data.federation exchange sealed version",
     "trust": "errors sealed",
     "studies": "",
-    "names": f"{PURE} data engine exchange methods report.tracker studies trust",
+    "tables": f"{PURE} data engine exchange methods report.tracker studies",
+    "names": "errors models tables trust",
     "runs": f"{PURE} data engine exchange methods names report.page report.plots "
     "report.tracker sealed trust version",
     "report": "data errors names runs sealed trust",
@@ -177,7 +178,7 @@ def test_rooms_import_from_above_but_for_what_a_run_tells_to_the_outside() -> No
         above = list(ROOMS)[:place]
         upwards += [(room, each) for each in ROOMS[room].split() if each.split(".")[0] not in above]
     assert set(upwards) == {
-        ("names", "report.tracker"),
+        ("tables", "report.tracker"),
         ("runs", "report.page"),
         ("runs", "report.plots"),
         ("runs", "report.tracker"),
