@@ -128,7 +128,7 @@ def _defaults(**settings: Any) -> dict[str, Any]:
     return {**SemiFL.defaults, "settings": {**SemiFL.defaults["settings"], **settings}}
 
 
-_HALVES = {"combine": "halves", "labels_from": "batch", "mixup": False}
+HALVES = {"combine": "halves", "labels_from": "batch", "mixup": False}
 ROWS: Mapping[str, Entry] = {
     "fedavg-fixmatch-hub": Entry(
         SemiFLRows,
@@ -140,7 +140,7 @@ ROWS: Mapping[str, Entry] = {
         SemiFLRows,
         "labels at the hub; what SemiFL compared with as FedRGD: two halves averaged, "
         "static batch norm (2022)",
-        {"rounds": 40, "settings": {"active": 0.25, **_HALVES}},
+        {"rounds": 40, "settings": {"active": 0.25, **HALVES}},
     ),
     "semifl-table2": Entry(
         SemiFLRows, "labels at the hub; SemiFL with the switches of its Table 2 (2022)"

@@ -2,17 +2,19 @@
 
 from typing import Any
 
-from fedglean.method import Method
+from fedglean.methods import METHODS
 from fedglean.schema import fields_of
 from fedglean.studies import Preset
+from fedglean_papers.semifl_rows import ROWS
 
 Layer = dict[str, Any]
 Cell = tuple[str, Preset]
 
 
-def all_settings(method: type[Method], **changed: Any) -> Layer:
+def all_settings(method: str, **changed: Any) -> Layer:
     """All settings of a method: its class has them as its authors do, but for what is changed."""
-    own = {name: each.default for name, (each, _) in fields_of(method).items()}
+    fields = fields_of({**METHODS, **ROWS}[method].method)
+    own = {name: each.default for name, (each, _) in fields.items()}
     return own | changed
 
 

@@ -10,26 +10,19 @@ On CIFAR-10 the paper's 20,000 unlabelled images would make 31 steps a visit, bu
 
 from collections.abc import Iterator
 
-from fedglean.methods.fed_mt import FedMT
-from fedglean.methods.fed_shvr import FedSHVR
-from fedglean.methods.supervised import FedAvg
 from fedglean.studies import Preset
 from fedglean_papers.presets.cell import Cell, Layer, all_settings, layer
 
-_SHIFTED = all_settings(FedSHVR, perturb="shift")
-_PSEUDO = {"soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
-_FEDAVG = all_settings(FedAvg, epochs=2, active=1.0, rate=0.01, batch=32, view="plain")
+_SHIFT = {"perturb": "shift"}
+_HARD = {"soft_weight": 0.0, "output_weight": 0.0, "correct": False, "normalise": False}
+_FEDAVG = {"epochs": 2, "active": 1.0, "rate": 0.01, "batch": 32, "view": "plain"}
 
-#: Methods of the figures beside Fed-SHVR: what is told of them, and their settings on MNIST and on
-#: CIFAR-10.
-_OTHERS: dict[str, tuple[str, Layer, Layer]] = {
+#: Methods of the figures: what is told of them, and what is not their own on MNIST and on CIFAR-10.
+_METHODS: dict[str, tuple[str, Layer, Layer]] = {
+    "fed-shvr": ("Fed-SHVR", _SHIFT, {}),
     "fedavg": ("FedAvg on the labels", _FEDAVG, _FEDAVG),
-    "fed-mt": ("Fed-MT", all_settings(FedMT, view="shift"), all_settings(FedMT, view="weak")),
-    "fed-pseudo": (
-        "Fed-Pseudo",
-        all_settings(FedSHVR, **_PSEUDO, perturb="shift"),
-        all_settings(FedSHVR, **_PSEUDO),
-    ),
+    "fed-mt": ("Fed-MT", {"view": "shift"}, {"view": "weak"}),
+    "fed-pseudo": ("Fed-Pseudo", {**_HARD, **_SHIFT}, _HARD),
 }
 
 # Accuracy after round 1 and round 100, by the weights a1 of the soft labels and a2 of the output
@@ -64,20 +57,23 @@ def cells() -> Iterator[Cell]:
     yield from _figure6()
 
 
-def _mnist(spread: str, settings: Layer, labels: str | None = None, clients: int = 10) -> Layer:
+def _mnist(
+    spread: str, method: str, changed: Layer, labels: str | None = None, clients: int = 10
+) -> Layer:
     partition, own = "balanced-dirichlet:0.1", "mismatch-digits:60"
     if spread == "iid":
         partition, own = "iid", "each:60"
     split = {"partition": partition, "labels": labels or own, "clients": clients}
-    return layer("mnist", "mlp", "static", split, 100, settings)
+    return layer("mnist", "mlp", "static", split, 100, all_settings(method, **changed))
 
 
 def _table1() -> Iterator[Cell]:
     for spread, row in _TABLE1.items():
         for (first, second), numbers in row.items():
-            settings = {**_SHIFTED, "soft_weight": first, "output_weight": second}
+            changed = {**_SHIFT, "soft_weight": first, "output_weight": second}
             about = f"Table I: mnist, {spread}, a1 = {first:g}, a2 = {second:g}"
-            preset = Preset(about, "fed-shvr", _mnist(spread, settings), _after(numbers))
+            made = _mnist(spread, "fed-shvr", changed)
+            preset = Preset(about, "fed-shvr", made, _after(numbers))
             yield f"fed-shvr/mnist-{spread}-a1-{first:g}-a2-{second:g}", preset
             if (first, second) == (0.75, 0.1):
                 yield f"fed-shvr/mnist-{spread}", preset
@@ -85,8 +81,8 @@ def _table1() -> Iterator[Cell]:
         labels = "all" if method == "fedavg-all" else None
         for spread, numbers in cells.items():
             about = f"Table I: mnist, {spread}, FedAvg on {labels or '600'} labels"
-            preset = Preset(about, method, _mnist(spread, _FEDAVG, labels), _after(numbers))
-            yield f"fed-shvr/{method}-mnist-{spread}", preset
+            made = _mnist(spread, method, _FEDAVG, labels)
+            yield f"fed-shvr/{method}-mnist-{spread}", Preset(about, method, made, _after(numbers))
 
 
 def _after(numbers: tuple[float, float]) -> dict[str, float]:
@@ -96,29 +92,36 @@ def _after(numbers: tuple[float, float]) -> dict[str, float]:
 def _figures_on_mnist() -> Iterator[Cell]:
     for spread in _TABLE1:
         for method in ("fed-mt", "fed-pseudo"):
-            about, settings, _ = _OTHERS[method]
-            preset = Preset(f"Fig. 2: {about}, mnist, {spread}", method, _mnist(spread, settings))
+            about, changed, _ = _METHODS[method]
+            made = _mnist(spread, method, changed)
+            preset = Preset(f"Fig. 2: {about}, mnist, {spread}", method, made)
             yield f"fed-shvr/{method}-mnist-{spread}", preset
         for name, changed in _PARTS.items():
-            about, made = f"Fig. 4: {name}, mnist, {spread}", _mnist(spread, _SHIFTED | changed)
-            yield f"fed-shvr/{name}-mnist-{spread}", Preset(about, "fed-shvr", made)
+            made = _mnist(spread, "fed-shvr", {**_SHIFT, **changed})
+            preset = Preset(f"Fig. 4: {name}, mnist, {spread}", "fed-shvr", made)
+            yield f"fed-shvr/{name}-mnist-{spread}", preset
     for clients in _CLIENTS:
         summary = f"Fig. 3 (b): mnist, iid, 600 labels at {clients} clients (our points)"
-        methods = {"fed-shvr": ("Fed-SHVR", _SHIFTED, _SHIFTED), **_OTHERS}
-        for method, (about, settings, _) in methods.items():
-            made = _mnist("iid", settings, f"each:{600 // clients}", clients)
-            start = "" if method == "fed-shvr" else f"{method}-"
-            yield f"fed-shvr/{start}clients-{clients}", Preset(f"{summary}, {about}", method, made)
+        for method, (about, changed, _) in _METHODS.items():
+            made = _mnist("iid", method, changed, f"each:{600 // clients}", clients)
+            name = f"fed-shvr/{_start(method)}clients-{clients}"
+            yield name, Preset(f"{summary}, {about}", method, made)
 
 
 def _figure6() -> Iterator[Cell]:
     partition = "balanced-dirichlet:0.025"
     for ratio in _MISMATCH:
         split = {"partition": partition, "labels": f"mismatch:100,{ratio}", "clients": 40}
-        summary = f"Fig. 6: cifar10, mismatch ratio {ratio}"
-        made = layer("cifar10", "cnn13", "running", split, 1000, all_settings(FedSHVR))
-        yield f"fed-shvr/cifar10-mismatch-{ratio}", Preset(summary, "fed-shvr", made)
-        for method, (about, _, settings) in _OTHERS.items():
+        for method, (about, _, changed) in _METHODS.items():
+            settings = all_settings(method, **changed)
             made = layer("cifar10", "cnn13", "running", split, 1000, settings)
-            name = f"fed-shvr/{method}-cifar10-mismatch-{ratio}"
-            yield name, Preset(f"{summary}, {about}", method, made)
+            summary = f"Fig. 6: cifar10, mismatch ratio {ratio}"
+            if method != "fed-shvr":
+                summary += f", {about}"
+            name = f"fed-shvr/{_start(method)}cifar10-mismatch-{ratio}"
+            yield name, Preset(summary, method, made)
+
+
+def _start(method: str) -> str:
+    """With what the name of a preset begins; Fed-SHVR's own have no such word."""
+    return "" if method == "fed-shvr" else f"{method}-"

@@ -7,22 +7,9 @@ defaults are.
 
 from collections.abc import Iterator
 
-from fedglean.method import Method
-from fedglean.methods.fed_fixmatch import FedSGDFixMatch
-from fedglean.methods.fedavgm import FedAvgM
-from fedglean.methods.fedmatch_semifl import FedMatchSemiFL
-from fedglean.methods.fixmatch import FixMatch
-from fedglean.methods.mean_teacher import MeanTeacher
-from fedglean.methods.mixmatch import MixMatch
-from fedglean.methods.pi_model import PiModel
-from fedglean.methods.pseudo_labeling import PseudoLabeling
-from fedglean.methods.remixmatch import ReMixMatch
-from fedglean.methods.semifl import SemiFL
-from fedglean.methods.supervised import HubTraining
-from fedglean.methods.uda import UDA
 from fedglean.studies import Preset
 from fedglean_papers.presets.cell import Cell, Layer, all_settings, layer
-from fedglean_papers.semifl_rows import SemiFLRows
+from fedglean_papers.semifl_rows import HALVES
 
 SPREADS = {"k2": "classes:2", "dir0.1": "dirichlet:0.1", "dir0.3": "dirichlet:0.3", "iid": "iid"}
 
@@ -38,7 +25,7 @@ SETS = {
 }
 
 _HETEROFL = all_settings(
-    FedAvgM,
+    "heterofl-semifl",
     active=0.1,
     rate=0.03,
     annealed=True,
@@ -51,15 +38,8 @@ _HETEROFL = all_settings(
     global_momentum=0.5,
 )
 
-#: Rows of Table 1: where their names begin, their methods and settings.
-_ROWS: dict[str, tuple[str, Layer]] = {
-    "": ("semifl", all_settings(SemiFL)),
-    "fedmatch-": ("fedmatch-semifl", all_settings(FedMatchSemiFL)),
-    "fedrgd-": (
-        "fedrgd-semifl",
-        all_settings(SemiFLRows, combine="halves", labels_from="batch", mixup=False),
-    ),
-}
+#: Rows of Table 1: where their names begin, and their methods.
+_ROWS = {"": "semifl", "fedmatch-": "fedmatch-semifl", "fedrgd-": "fedrgd-semifl"}
 # Rows and partitions; columns as in SETS.
 _TABLE1 = {
     ("", "k2"): (60.0, 85.3, 87.5, 92.2, 35.2, 62.1),
@@ -84,26 +64,18 @@ _ALL_LABELS = {
 _FULLY = {"cifar10": 95.3, "svhn": 97.3, "cifar100": 79.3}
 _PARTIALLY = (42.4, 76.9, 77.1, 90.4, 27.2, 59.3)
 
-#: Tables 2 and 5: settings, and the columns k2 and iid. In Table 2 only the last row has Mixup, as
-#: in the scripts that made it; that row is SemiFL itself.
+_BATCH = {"labels_from": "batch", "mixup": False}
+#: Tables 2 and 5: what is changed, and the columns k2 and iid. In Table 2 only the last row has
+#: Mixup, as in the scripts that made it; that row is SemiFL itself.
 _SWITCHES: dict[str, tuple[Layer, tuple[float, float]]] = {
-    "table2-parallel-batch": (
-        all_settings(SemiFLRows, combine="parallel", labels_from="batch", mixup=False),
-        (41.01, 40.26),
-    ),
-    "table2-parallel-global": (
-        all_settings(SemiFLRows, combine="parallel", mixup=False),
-        (48.89, 47.03),
-    ),
-    "table2-fine-tune-batch": (
-        all_settings(SemiFLRows, labels_from="batch", mixup=False),
-        (80.42, 81.70),
-    ),
-    "table2-fine-tune-global": (all_settings(SemiFL), (85.34, 93.10)),
-    "table5-1-epoch": (all_settings(SemiFL, epochs=1), (83.4, 88.9)),
-    "table5-no-mixup": (all_settings(SemiFL, mixup=False), (84.2, 91.3)),
-    "table5-no-momentum": (all_settings(SemiFL, global_momentum=0.0), (85.4, 92.4)),
-    "table5-full": (all_settings(SemiFL), (85.3, 93.1)),
+    "table2-parallel-batch": ({"combine": "parallel", **_BATCH}, (41.01, 40.26)),
+    "table2-parallel-global": ({"combine": "parallel", "mixup": False}, (48.89, 47.03)),
+    "table2-fine-tune-batch": ({"combine": "fine-tune", **_BATCH}, (80.42, 81.70)),
+    "table2-fine-tune-global": ({}, (85.34, 93.10)),
+    "table5-1-epoch": ({"epochs": 1}, (83.4, 88.9)),
+    "table5-no-mixup": ({"mixup": False}, (84.2, 91.3)),
+    "table5-no-momentum": ({"global_momentum": 0.0}, (85.4, 92.4)),
+    "table5-full": ({}, (85.3, 93.1)),
 }
 #: Whose images give the statistics, and how many labels there are.
 _TABLE3 = {
@@ -114,14 +86,14 @@ _TABLE3 = {
 }
 
 #: Centralised rows; columns as in SETS.
-_ONE_SITE: dict[str, tuple[type[Method], tuple[float, ...]]] = {
-    "pi-model": (PiModel, (45.7, 86.0, 81.0, 92.5, 42.8, 62.1)),
-    "pseudo-labeling": (PseudoLabeling, (50.2, 83.9, 79.8, 90.1, 42.6, 63.8)),
-    "mean-teacher": (MeanTeacher, (67.7, 90.8, 96.4, 96.6, 46.1, 64.2)),
-    "mixmatch": (MixMatch, (89.0, 93.6, 96.0, 96.5, 60.1, 71.7)),
-    "uda": (UDA, (91.2, 95.1, 94.3, 97.5, 66.9, 75.5)),
-    "remixmatch": (ReMixMatch, (94.6, 95.3, 97.1, 97.4, 72.6, 77.0)),
-    "fixmatch": (FixMatch, (94.9, 95.7, 97.5, 97.7, 71.7, 77.4)),
+_ONE_SITE = {
+    "pi-model": (45.7, 86.0, 81.0, 92.5, 42.8, 62.1),
+    "pseudo-labeling": (50.2, 83.9, 79.8, 90.1, 42.6, 63.8),
+    "mean-teacher": (67.7, 90.8, 96.4, 96.6, 46.1, 64.2),
+    "mixmatch": (89.0, 93.6, 96.0, 96.5, 60.1, 71.7),
+    "uda": (91.2, 95.1, 94.3, 97.5, 66.9, 75.5),
+    "remixmatch": (94.6, 95.3, 97.1, 97.4, 72.6, 77.0),
+    "fixmatch": (94.9, 95.7, 97.5, 97.7, 71.7, 77.4),
 }
 
 
@@ -137,12 +109,13 @@ def _wide(data: str) -> str:
 
 
 def _cell(
-    about: str, method: str, settings: Layer, cell: str, spread: str, published: float | None
+    about: str, method: str, changed: Layer, cell: str, spread: str, published: float | None
 ) -> Preset:
     """Labels at the hub, its batch size by the number of labels."""
     data, labels, batch = SETS[cell]
     split = {"partition": SPREADS[spread], "labels": f"hub:{labels}", "clients": 100}
-    made = layer(data, _wide(data), "static", split, 800, {**settings, "hub_batch": batch})
+    settings = all_settings(method, **changed, hub_batch=batch)
+    made = layer(data, _wide(data), "static", split, 800, settings)
     made["strong"] = "semifl-ra"
     summary = f"{about}: {data}, {labels} labels, {spread}"
     return Preset(summary, method, made, None if published is None else {"best": published})
@@ -150,10 +123,10 @@ def _cell(
 
 def _table1() -> Iterator[Cell]:
     for (row, spread), published in _TABLE1.items():
-        method, settings = _ROWS[row]
+        method, changed = _ROWS[row], HALVES if row == "fedrgd-" else {}
         about = f"Table 1, {method} as SemiFL made it" if row else "Table 1"
         for cell, number in zip(SETS, published, strict=True):
-            preset = _cell(about, method, settings, cell, spread, number)
+            preset = _cell(about, method, changed, cell, spread, number)
             yield f"semifl/{row}{cell}-{spread}", preset
     for spread, numbers in _ALL_LABELS.items():
         for data, number in zip(_FULLY, numbers, strict=True):
@@ -166,23 +139,22 @@ def _table1() -> Iterator[Cell]:
 
 def _switches() -> Iterator[Cell]:
     """SemiFL with one thing changed, CIFAR-10."""
-    for name, (settings, numbers) in _SWITCHES.items():
+    for name, (changed, numbers) in _SWITCHES.items():
         table, _, row = name.removeprefix("table").partition("-")
         about = f"Table {table}, {row}"
-        method = "semifl-table2" if "combine" in settings else "semifl"
+        method = "semifl-table2" if "combine" in changed else "semifl"
         for spread, number in zip(("k2", "iid"), numbers, strict=True):
-            preset = _cell(about, method, settings, "cifar10-4000", spread, number)
+            preset = _cell(about, method, changed, "cifar10-4000", spread, number)
             yield f"semifl/{name}-{spread}", preset
     for (source, labels), numbers in _TABLE3.items():
         about = f"Table 3, statistics from {source}"
-        settings = all_settings(SemiFL, statistics_from=source)
+        changed = {"statistics_from": source}
         for spread, number in zip(("k2", "iid"), numbers, strict=True):
-            preset = _cell(about, "semifl", settings, f"cifar10-{labels}", spread, number)
+            preset = _cell(about, "semifl", changed, f"cifar10-{labels}", spread, number)
             yield f"semifl/table3-{source}-{labels}-{spread}", preset
     for spread in ("k2", "iid"):
         about = "Fig. 2, an exchange a batch (steps a round are ours)"
-        settings = all_settings(FedSGDFixMatch)
-        preset = _cell(about, "fedsgd-fixmatch", settings, "cifar10-4000", spread, None)
+        preset = _cell(about, "fedsgd-fixmatch", {}, "cifar10-4000", spread, None)
         yield f"semifl/fedsgd-fixmatch-{spread}", preset
 
 
@@ -209,13 +181,13 @@ def _references() -> Iterator[Cell]:
 def _supervised(
     method: str, data: str, labels: str, batch: int, about: str, number: float
 ) -> Preset:
-    settings = all_settings(HubTraining, epochs=1, rate=0.1, batch=batch)
+    settings = all_settings(method, epochs=1, rate=0.1, batch=batch)
     made = layer(data, _wide(data), "static", {"labels": labels, "clients": 100}, 400, settings)
     return Preset(f"{about}: {data}", method, made, {"best": number})
 
 
 def _centralised() -> Iterator[Cell]:
-    for name, (method, published) in _ONE_SITE.items():
+    for method, published in _ONE_SITE.items():
         for (cell, (data, labels, _)), number in zip(SETS.items(), published, strict=True):
             split = {"partition": "iid", "labels": f"each:{labels}", "clients": 1}
             settings = all_settings(method)
@@ -223,6 +195,6 @@ def _centralised() -> Iterator[Cell]:
                 settings["decay"] = 1e-3
             made = layer(data, _wide(data), "static", split, 1024, settings)
             made["strong"] = "fixmatch-ra"
-            about = f"Table 1, {name} at one site, quoted there; TorchSSL's settings: {data}, "
-            preset = Preset(f"{about}{labels} labels", name, made, {"round 1024": number})
-            yield f"semifl/{name}-{cell}", preset
+            about = f"Table 1, {method} at one site, quoted there; TorchSSL's settings: {data}, "
+            preset = Preset(f"{about}{labels} labels", method, made, {"round 1024": number})
+            yield f"semifl/{method}-{cell}", preset
