@@ -220,7 +220,7 @@ class Train(Request["Trained"]):
     rate: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.streams or any(len(stream.images) == 0 for stream in self.streams.values()):
+        if not self.streams or not all(stream.images for stream in self.streams.values()):
             raise ValueError(
                 "an empty stream cannot be trained on; a client without data returns None instead"
             )
@@ -310,9 +310,8 @@ class Ask(Request[Reply]):
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, Mapping):
-            raise TypeError(
-                f"a message is a dictionary of names, not a {type(self.message).__name__}"
-            )
+            kind = type(self.message).__name__
+            raise TypeError(f"a message is a dictionary of names, not a {kind}")
 
     @cached_property
     def asked(self) -> frozenset[int]:

@@ -23,6 +23,7 @@ _WORD = (1 << 64) - 1
 
 Key = int | Tensor
 Name = int | str | Tensor
+Device = torch.device | str | None
 
 
 def _signed(value: int) -> int:
@@ -83,7 +84,7 @@ def fold_int(start: int, *names: int | str) -> int:
     return folded
 
 
-def bits(key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None) -> Tensor:
+def bits(key: Key, shape: Sequence[int] = (), device: Device = None) -> Tensor:
     """Random int64 of `key`'s own shape followed by `shape`."""
     start = key if isinstance(key, Tensor) else torch.tensor(key, device=device)
     count = math.prod(shape)
@@ -91,20 +92,18 @@ def bits(key: Key, shape: Sequence[int] = (), device: torch.device | str | None 
     return _mix_tensor(_mix_tensor(start)[..., None] + draws).reshape((*start.shape, *shape))
 
 
-def uniform(
-    key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None
-) -> Tensor:
+def uniform(key: Key, shape: Sequence[int] = (), device: Device = None) -> Tensor:
     """float64 in [0, 1) of 53 bits; a cast to float32 may give 1, so compare before you cast."""
     return ((bits(key, shape, device) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
-def normal(key: Key, shape: Sequence[int] = (), device: torch.device | str | None = None) -> Tensor:
+def normal(key: Key, shape: Sequence[int] = (), device: Device = None) -> Tensor:
     """Standard normal float64, by Box and Muller from two uniforms."""
     radius = torch.sqrt(-2 * torch.log1p(-uniform(fold(key, "radius"), shape, device)))
     return radius * torch.cos(2 * math.pi * uniform(fold(key, "angle"), shape, device))
 
 
-def order(key: Key, count: int, device: torch.device | str | None = None) -> Tensor:
+def order(key: Key, count: int, device: Device = None) -> Tensor:
     """A permutation of range(count), or one per key."""
     return torch.argsort(bits(key, (count,), device), dim=-1, stable=True)
 

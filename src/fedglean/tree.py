@@ -27,9 +27,8 @@ class Record(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(
-                f"no '{name}' here; there is {', '.join(self) or 'nothing'}"
-            ) from None
+            known = ", ".join(self) or "nothing"
+            raise AttributeError(f"no '{name}' here; there is {known}") from None
 
 
 pytree.register_pytree_node(
