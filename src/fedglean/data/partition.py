@@ -173,10 +173,13 @@ def _few_classes(groups: Groups, clients: int, draw: np.random.Generator, share:
     shards[draw.permutation(len(groups))[: clients * share % len(groups)]] += 1
     stacks = []
     for group, count in zip(groups, shards, strict=True):
-        parts = np.array_split(group, count)
-        stacks.append([parts[place] for place in draw.permutation(count)])
+        cuts = np.array_split(group, count)
+        stacks.append([cuts[place] for place in draw.permutation(count)])
     hands = draw.permutation(np.repeat(np.arange(len(groups)), shards)).reshape(clients, share)
-    return [np.concatenate([stacks[kind].pop() for kind in hand]) for hand in hands]
+    parts = []
+    for hand in hands:
+        parts.append(np.concatenate([stacks[kind].pop() for kind in hand]))
+    return parts
 
 
 def _dirichlet(
