@@ -139,8 +139,8 @@ def _parts(words: Sequence[str]) -> tuple[str | None, str | None, dict[str, Any]
         elif word == "--set":
             key, value = assignment(next(left))
             options[key] = value
-        elif word == "--out":
-            next(left)
-        elif not word.startswith("-"):
+        elif word.startswith("-"):
+            raise ValueError(f"no option of a campaign's command: {word}")
+        else:
             method = word
     return method, preset, options

@@ -13,7 +13,7 @@ import io
 import json
 import os
 import platform
-import signal
+import shlex
 import subprocess
 import sys
 import time
@@ -91,10 +91,8 @@ class PlannedRun:
         """As far as it has come."""
         return Run.of(self.folder) if kind_of(self.folder) else None
 
-    def words(self) -> list[str]:
-        """What follows `fedglean` on the command line that trains it."""
-        if kind_of(self.folder):
-            return ["resume", str(self.folder), "--quiet"]
+    def recipe(self) -> list[str]:
+        """What follows `fedglean` on a command line that trains the same, wherever it goes."""
         words = ["run", *([self.cell.method] if self.cell.method else [])]
         if self.cell.preset:
             words += ["--preset", self.cell.preset]
@@ -104,7 +102,13 @@ class PlannedRun:
         for key, value in self.cell.options.items():
             if key != "use":
                 words += ["--set", f"{key}={_as_toml(value)}"]
-        return [*words, "--out", str(self.folder), "--quiet"]
+        return words
+
+    def words(self) -> list[str]:
+        """What is run: it begins, or goes on in its folder."""
+        if kind_of(self.folder):
+            return ["resume", str(self.folder), "--quiet"]
+        return [*self.recipe(), "--out", str(self.folder), "--quiet"]
 
 
 @dataclass
@@ -246,13 +250,16 @@ def _is_finished(entry: PlannedRun) -> bool:
 def _start(entry: PlannedRun) -> subprocess.Popen[bytes]:
     """In a session of its own: of Ctrl-C it hears from us alone, and once."""
     make_folder(entry.folder.parent)
-    words = entry.words()
-    if words[0] == "run" or not entry.record.exists():
-        about = {"command": words, "machine": machine(entry.config), "version": __version__}
+    if kind_of(entry.folder) is None or not entry.record.exists():
+        about = {
+            "command": entry.recipe(),
+            "machine": machine(entry.config),
+            "version": __version__,
+        }
         write_whole(entry.record, json.dumps(about).encode())
     with entry.log.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedglean", *words],
+            [sys.executable, "-m", "fedglean", *entry.words()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -263,7 +270,7 @@ def _start(entry: PlannedRun) -> subprocess.Popen[bytes]:
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
     end = time.monotonic() + PATIENCE
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
@@ -303,7 +310,7 @@ def _lines(entry: PlannedRun) -> Iterator[dict[str, Any]]:
         "digest": digest((entry.folder / "model.safetensors").read_bytes()),
         "version": about.get("version", ""),
         "machine": about.get("machine", ""),
-        "command": " ".join(["fedglean", *about.get("command", ())]),
+        "command": shlex.join(["fedglean", *about.get("command", ())]),
     }
     for predictor in run.names:
         last, best = run.score(predictor)
