@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 import fedglean
 from fedglean import cli, from_module
 from fedglean.errors import ConfigError, FedgleanError, StorageError
+from fedglean.methods import METHODS
+from fedglean.methods.central import Central
 from fedglean.methods.semifl import SemiFL
 from fedglean.models import Architecture
 from fedglean.models.nets import NetKind
@@ -417,7 +419,32 @@ class Net(nn.Module):
     def forward(self, images):
         return self.fc(self.trunk(images))
 
+class Gate(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x
+        return 2 * x
+
+class Looks(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.gate, self.fc = Gate(), nn.Linear(64, classes)
+
+    def forward(self, images):
+        return self.fc(self.gate(images.flatten(1)))
+
+class Convolution(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, classes)
+
+    def forward(self, images):
+        return self.fc(self.norm(self.conv(images)).relu_().mean((2, 3)))
+
 MODELS = {
+    "looks": from_module(Looks),
+    "convolution": from_module(Convolution),
     "head": from_module(Net, weights="weights.safetensors", train="head"),
     "whole": from_module(Net, weights="weights.safetensors"),
     "unnamed": from_module(lambda classes: Net(classes)),
@@ -524,6 +551,32 @@ def test_a_head_learns(tmp_path: Path) -> None:
 def test_control_flow_that_cannot_be_stacked_is_a_sentence() -> None:
     with pytest.raises(AssertionError, match=r"cannot be lifted by torch\.func\.vmap"):
         check_model(from_module(Looks))
+
+
+def test_a_layer_that_cannot_be_stacked_is_named(own: Path) -> None:
+    options = {**SMALL, "use": own, "model": "looks", "labels": "each:100", "epochs": 6}
+    line = OWN[: OWN.index("if x.sum")].count("\n") + 1
+    told = rf"layer 'gate', a Gate, in .*own.py, line {line}: .*--executor loop"
+    with pytest.raises(ConfigError, match=told):
+        fedglean.run("fedavg", **{**options, "executor": "stack"})
+    (found,) = fedglean.run("fedavg", **options)  # with more steps than it takes to record one
+    assert found.last.accuracy > 0.5
+
+
+#: Where a method cannot do with the labels of SMALL, or with settings that say nothing.
+LABELS = {"semifl": "hub:20", "fedsgd-fixmatch": "hub:20", "fedrgd": "hub:20", "fl2": "hub:20"}
+LABELS |= {"fedmatch-semifl": "hub:20", "hub-only": "hub:20", "hub-all": "hub:20"}
+ONE_WIDTH: dict[str, Any] = {"heterofl": {"widths": "1"}, "hassle": {"residual_width": 1.0}}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_a_module(own: Path, method: str) -> None:
+    options: dict[str, Any] = {"clients": 3, "rounds": 1, "device": "cpu", "executor": "stack"}
+    options |= {"labels": LABELS.get(method, "each:10"), "use": own, "model": "convolution"}
+    if issubclass(METHODS[method].method, Central):
+        options["clients"] = 1
+    (found,) = fedglean.run(method, **options, settings=ONE_WIDTH.get(method, {}))
+    assert found.last.accuracy >= 0.0
 
 
 def test_functional_form_equals_the_module() -> None:

@@ -16,6 +16,9 @@ from fedglean.engine.graph import Lifted
 from fedglean.method import Batch
 from fedglean.tree import Tree
 
+#: What torch says of a step that looks at numbers.
+UNRECORDABLE = "tracing tensor"
+
 
 class RecordedStep:
     """A lifted step over lists of tensors: models and memory, the batch, what is frozen."""
@@ -41,7 +44,11 @@ class RecordedStep:
         """The new state, followed by the metrics, which are `names`."""
         self.taken += 1
         if self.taken == self.record_after:
-            self.run = _record(self._lifted, [*state, *batch, *frozen])
+            try:
+                self.run = _record(self._lifted, [*state, *batch, *frozen])
+            except RuntimeError as error:
+                if UNRECORDABLE not in str(error):
+                    raise  # else it is taken as before, which the loop can
         return self.run(*state, *batch, *frozen)
 
     def _lifted(self, *leaves: Tensor) -> list[Tensor]:

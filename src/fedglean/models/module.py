@@ -6,6 +6,7 @@ these, what trains comes from the model, so that it alone has a lane, is sent, a
 All else belongs to the net, and is there once for all lanes.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -36,6 +37,8 @@ ENDS = ("", ".*")
 FROZEN = "frozen"
 #: The seed of what does not train and is in no file of weights.
 FIXED_SEED = 0
+#: What torch says of an operation that cannot be lifted.
+NOT_LIFTED = "vmap: "
 #: So many names are told where one is not found.
 TOLD = 3
 
@@ -197,11 +200,32 @@ class ModuleTemplate:
         try:
             with _plain_attention() if self.attends else nullcontext():
                 output = self.module(images)
+        except RuntimeError as error:
+            if NOT_LIFTED not in str(error):
+                raise
+            raise ConfigError(self._refusal(error)) from error
         finally:
             self.current.layers = None
             self._put(self.own)
         logits: Tensor = getattr(output, "logits", output)
         return logits
+
+    def _refusal(self, error: RuntimeError) -> str:
+        """Which layer, in which line, has no rule under `vmap`."""
+        forwards = {}
+        for name, part in self.module.named_modules():
+            layer = f"the layer '{name}'" if name else "the module"
+            forwards[getattr(part.forward, "__code__", None)] = f"{layer}, a {type(part).__name__},"
+        where = "the module"
+        for frame, number in traceback.walk_tb(error.__traceback__):
+            if frame.f_code in forwards:
+                line = f"{frame.f_code.co_filename}, line {number}"
+                where = f"{forwards[frame.f_code]} in {line}"
+        return (
+            f"{where}: this cannot be done for several clients at once; it looks at numbers, by "
+            "`if`, .item() or a boolean mask, or torch has no rule for it; change it, or train "
+            "with --executor loop"
+        )
 
     def _put(self, values: Mapping[str, Tensor]) -> None:
         for holder, key, name in self.places:
