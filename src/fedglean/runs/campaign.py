@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def plan_runs(
     for cell in _cells(campaign, options):
         for turn, seed in enumerate(cell.seeds):
             entry = PlannedRun(
-                cell, _configured(cell, seed, trust), folder / cell.name / f"seed-{seed}"
+                cell, _configure(cell, seed, trust), folder / cell.name / f"seed-{seed}"
             )
             if entry.folder in seen:
                 raise ConfigError(
@@ -200,31 +200,32 @@ def write_results(planned: Sequence[PlannedRun], path: Path) -> None:
 
 
 def _cells(campaign: Campaign, options: Mapping[str, Any]) -> Iterator[Cell]:
+    """One for each preset, with a name for its folder and all options."""
     if not campaign.cells:
         raise ConfigError("the campaign has no cells")
-    presets = Names.of().tables["PRESETS"]
     for cell in campaign.cells:
         own = {**campaign.options, **cell.options, **options}
-        if cell.preset is None or not set("*?[") & set(cell.preset):
-            name = cell.name or cell.preset or cell.method
+        for preset in _presets(cell.preset):
+            name = cell.name or preset or cell.method
             if name is None:
                 raise ConfigError("a cell names neither a preset nor a method")
-            yield _named(cell, name, cell.preset, own)
-            continue
-        fitting = [name for name in presets if fnmatchcase(name, cell.preset)]
-        if not fitting:
-            raise unknown("preset", cell.preset, presets)
-        for preset in fitting:
-            name = preset if not cell.name else f"{cell.name}-{preset}"
-            yield _named(cell, name, preset, own)
+            if cell.name and preset != cell.preset:
+                name = f"{cell.name}-{preset}"
+            yield replace(cell, preset=preset, name=name.replace("/", "-"), options=own)
 
 
-def _named(cell: Cell, name: str, preset: str | None, options: dict[str, Any]) -> Cell:
-    folder = name.replace("/", "-")
-    return Cell(preset, cell.method, folder, options, cell.seeds, cell.value, cell.minutes)
+def _presets(wanted: str | None) -> list[str | None]:
+    """What fits a pattern; what is none is taken as it is."""
+    if wanted is None or not set("*?[") & set(wanted):
+        return [wanted]
+    presets = Names.of().tables["PRESETS"]
+    fitting: list[str | None] = [name for name in presets if fnmatchcase(name, wanted)]
+    if not fitting:
+        raise unknown("preset", wanted, presets)
+    return fitting
 
 
-def _configured(cell: Cell, seed: int, trust: bool) -> Config:
+def _configure(cell: Cell, seed: int, trust: bool) -> Config:
     options = {**cell.options, "seed": seed}
     try:
         config = configure(cell.method, cell.preset, is_own=trust, **options)
@@ -321,11 +322,11 @@ def _lines(entry: PlannedRun) -> Iterator[dict[str, Any]]:
             "best_round": best.round,
             f"mean_of_last_{LAST}": _percent(run.mean_of_last(LAST, predictor)),
         }
-        for compared in _compared(entry, run, predictor):
+        for compared in _comparisons(entry, run, predictor):
             yield {**shared, **accuracies, **compared, **costs}
 
 
-def _compared(entry: PlannedRun, run: Run, predictor: str) -> Iterator[dict[str, Any]]:
+def _comparisons(entry: PlannedRun, run: Run, predictor: str) -> Iterator[dict[str, Any]]:
     """Each published number for this predictor beside ours, or one line without any."""
     published: Mapping[str, float] = {}
     if entry.cell.preset is not None:
