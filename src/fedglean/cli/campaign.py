@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedglean.cli.options import assignment
-from fedglean.cli.shared import INTERRUPTED, Trust, app, ended, say
+from fedglean.cli.shared import INTERRUPTED, DataRoot, SetForAll, Trust, app, ended, say
 from fedglean.errors import RoundError
 from fedglean.report.terminal import duration, percent, screen
 from fedglean.runs.campaign import PlannedRun, carry_out, plan_runs, read_campaign, write_results
@@ -30,13 +30,8 @@ def campaign(
     minutes: Annotated[
         float | None, typer.Option(min=0.0, help="Stop after so long; 0 shows how far it is.")
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder with the data.", resolve_path=True)
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(help="A setting for all runs, such as device=cuda or compile=true."),
-    ] = None,
+    data_root: DataRoot = None,
+    set: SetForAll = None,
     trust: Trust = False,
 ) -> None:
     """Train many presets or methods and seeds, and write what came out into one table.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedglean.cli.options import assignment, complete
-from fedglean.cli.shared import INTERRUPTED, Quiet, Trust, app, ended
+from fedglean.cli.shared import INTERRUPTED, DataRoot, Quiet, SetForAll, Trust, app, ended
 from fedglean.errors import UNREADABLE, ConfigError, StorageError, unknown
 from fedglean.names import Names
 from fedglean.report.terminal import names_table, screen
@@ -38,13 +38,8 @@ def reproduce(
     scale: Annotated[
         float, typer.Option(help="The share of the rounds to train, for a first look.")
     ] = 1.0,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder with the data.", resolve_path=True)
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(help="A setting for all runs, such as device=cuda or compile=true."),
-    ] = None,
+    data_root: DataRoot = None,
+    set: SetForAll = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the runs go; by default a folder in runs/reproduce/.")
     ] = None,

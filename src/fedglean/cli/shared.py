@@ -84,6 +84,11 @@ Trust = Annotated[
         "--trust", help="Allow the code that the folder names, as it is now; read it before."
     ),
 ]
+DataRoot = Annotated[Path | None, typer.Option(help="The folder with the data.", resolve_path=True)]
+SetForAll = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting for all runs, such as device=cuda or compile=true."),
+]
 Use = Annotated[Path | None, typer.Option(help=help_of(Config, "use"))]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedglean.cli.options import assignment
-from fedglean.cli.shared import Quiet, Trust, app, say, with_terminal
+from fedglean.cli.shared import DataRoot, Quiet, Trust, app, say, with_terminal
 from fedglean.errors import ConfigError, RoundError, StorageError
 from fedglean.runs.api import run as train
 from fedglean.runs.config import Config, configure
@@ -43,9 +43,7 @@ def verify(
     tolerance: Annotated[
         float, typer.Option(min=0.0, help="Points that the last round may be off elsewhere.")
     ] = 1.0,
-    data_root: Annotated[
-        Path | None, typer.Option(help="The folder with the data.", resolve_path=True)
-    ] = None,
+    data_root: DataRoot = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:

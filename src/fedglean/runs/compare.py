@@ -28,7 +28,7 @@ from fedglean.runs.experiment import dataset_of, settled_for
 from fedglean.runs.kinds import Kind, check_is_free, kind_of
 from fedglean.runs.plan import Named, Plan, divide, read_record, split_for
 from fedglean.runs.run import Run, Runs
-from fedglean.runs.seeds import ensure_seeds, train_seeds
+from fedglean.runs.seeds import ensure_seeds
 from fedglean.runs.verdict import Help, Row, answer, did_it_help, leader, rows
 from fedglean.schema import write
 from fedglean.sealed import make_folder, write_whole
@@ -56,8 +56,9 @@ class Comparison:
         record = read_record(folder)
         results = {}
         for each in record.entries:
-            if kind_of(folder / each.folder) is Kind.SEEDS:
-                results[each.label] = Runs.of(folder / each.folder)
+            place = folder / each.folder
+            if kind_of(place) is Kind.SEEDS:
+                results[each.label] = Runs.of(place)
         told = record.answer or "This comparison is not finished."
         plan, gains = record.plan(), record.gains()
         return cls(plan, results, record.failed, record.best, record.rows, gains, told, folder)
@@ -91,12 +92,9 @@ def carry_out(
         for entry in plan.entries:
             trackers = Trackers(trackers_of(track, plan.shared.names), on_round, entry.label)
             mine = [split_for(entry, split, dataset) for split in splits]
-            what = entry.config, len(mine)
+            place = out and out / entry.folder
             try:
-                if out is None:
-                    runs = train_seeds(*what, None, trackers, mine, dataset)
-                else:
-                    runs = ensure_seeds(*what, out / entry.folder, trackers, mine, dataset)
+                runs = ensure_seeds(entry.config, len(mine), place, trackers, mine, dataset)
                 results[entry.label] = runs
             except (RoundError, PartyError) as error:
                 failed[entry.label] = _reason(error)

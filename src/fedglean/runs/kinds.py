@@ -5,9 +5,12 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from fedglean.errors import UNREADABLE, ConfigError, StorageError
 from fedglean.schema import read
+
+T = TypeVar("T")
 
 
 class Kind(Enum):
@@ -73,7 +76,7 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 
 def seeds_of(folder: Path) -> list[int]:
-    found = list(_read(folder, "seeds.json").seeds)
+    found = list(read_json(_Seeds, folder / "seeds.json").seeds)
     if not found:
         raise StorageError(f"{folder} is damaged: its seeds.json names no seed")
     return found
@@ -81,11 +84,14 @@ def seeds_of(folder: Path) -> list[int]:
 
 def rounds_of_all(folder: Path) -> int:
     """How many rounds all of several seeds have done."""
-    return _read(folder, "done.json").done if (folder / "done.json").exists() else 0
+    path = folder / "done.json"
+    return read_json(_Seeds, path).done if path.exists() else 0
 
 
-def _read(folder: Path, name: str) -> _Seeds:
+def read_json(kind: type[T], path: Path) -> T:
+    """What a file in a folder of runs holds."""
     try:
-        return read(_Seeds, json.loads((folder / name).read_bytes()))
+        return read(kind, json.loads(path.read_bytes()))
     except (ConfigError, *UNREADABLE) as error:
-        raise StorageError(f"{folder} is damaged: its {name} cannot be read ({error})") from error
+        told = f"{path.parent} is damaged: its {path.name} cannot be read ({error})"
+        raise StorageError(told) from error

@@ -16,7 +16,7 @@ import torch
 from fedglean.data.dataset import Dataset
 from fedglean.data.partition import Split
 from fedglean.data.split_file import fitted
-from fedglean.errors import UNREADABLE, ConfigError, StorageError
+from fedglean.errors import ConfigError, StorageError
 from fedglean.method import Declared
 from fedglean.names import Names
 from fedglean.runs.config import (
@@ -30,7 +30,7 @@ from fedglean.runs.config import (
     settings_of,
 )
 from fedglean.runs.experiment import dataset_of, divide_up
-from fedglean.runs.kinds import Kind, kind_of
+from fedglean.runs.kinds import Kind, kind_of, read_json
 from fedglean.runs.verdict import (
     ALL_LABELS,
     LABELS_ALONE,
@@ -146,11 +146,7 @@ def read_record(folder: Path) -> ComparisonRecord:
     if kind_of(folder) is not Kind.COMPARISON:
         how = f"'fedglean resume {folder}' continues any run"
         raise StorageError(f"{folder} does not hold a comparison; {how}")
-    try:
-        return read(ComparisonRecord, json.loads((folder / "compare.json").read_bytes()))
-    except (ConfigError, *UNREADABLE) as error:
-        told = f"{folder} is damaged: its compare.json cannot be read ({error})"
-        raise StorageError(told) from error
+    return read_json(ComparisonRecord, folder / "compare.json")
 
 
 def make_plan(named: Named, seeds: int, options: Mapping[str, Any]) -> Plan:
@@ -269,9 +265,7 @@ def _align(
 
 
 def _alone(name: str, first: Config) -> ComparedMethod:
-    """As the first in all but the method and its settings, and without dropout, as all that are
-    compared with it.
-    """
+    """As the first in all but method and settings; no unit is dropped, as in none beside it."""
     general = write(first)
     del general["method"], general["settings"]
     general["model"]["dropout"] = 0.0

@@ -105,13 +105,13 @@ def resume_seeds(
 def ensure_seeds(
     config: Config,
     count: int,
-    folder: Path,
+    folder: Path | None,
     trackers: Trackers | None = None,
     splits: Sequence[Split] | None = None,
     dataset: Dataset | None = None,
 ) -> Runs:
     """Train, go on, or return what is finished; another experiment's folder is refused."""
-    if kind_of(folder) is not Kind.SEEDS:
+    if folder is None or kind_of(folder) is not Kind.SEEDS:
         return train_seeds(config, count, folder, trackers, splits, dataset)
     seeds = list(range(config.seed, config.seed + count))
     there = seeds_of(folder)
