@@ -153,7 +153,7 @@ def commands() -> str:
             "commands take, are "
             "listed once, at the end; `--set` gives any other [key](configuration.md) or "
             "[setting of the method](methods.md). `--install-completion` lets the shell "
-            "complete commands and options from then on.",
+            "complete commands, options and names from then on.",
             *(_command(name, command, shared) for name, command in found.items()),
             "## Options of a configuration",
             _options(shared.values()),

@@ -196,7 +196,10 @@ def save_onnx(trained: TrainedModel, path: Path) -> Answer:
         text = value if isinstance(value, str) else json.dumps(value)
         program.model.metadata_props[name] = text
     write_whole(path, program.model_proto.SerializeToString())
-    return _onnx_session(path)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 @contextmanager
@@ -219,13 +222,6 @@ def need_onnx() -> None:
         raise ConfigError(
             f"ONNX needs {' and '.join(missing)}; install with pip install 'fedglean[export]'"
         )
-
-
-def _onnx_session(path: Path) -> Answer:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ def bubble_chart(split: Split, labels: Tensor, classes: tuple[str, ...], path: P
     known, hidden = holdings(split, labels, len(classes))
     rows = (*classes, "unknown") if (known + hidden)[:, -1].any() else classes
     holders = list(range(0 if len(split.hub) else 1, min(len(known), DRAWN + 1)))
-    lines = _lines(holders, 40 if len(rows) <= 20 else 100)
-    cell = 0.36 if len(rows) <= 20 else 0.22
+    longest, cell = (40, 0.36) if len(rows) <= 20 else (100, 0.22)
+    count = max(1, -(-len(holders) // longest))  # lines, about equally long
+    lines = [part.tolist() for part in np.array_split(np.array(holders, np.int64), count)]
     names = holder_names(split)
     foot = 0.6 + 0.06 * max(0, _longest(names, holders) - 3)
     size = (1.5 + cell * (len(lines[0]) + 1), 0.4 + (foot + cell * len(rows)) * len(lines))
@@ -117,12 +118,6 @@ def _largest(counts: Counts, classes: tuple[str, ...], shown: int = 3) -> str:
     if known:
         text = f"{known}: {text}"
     return f"{text}, ..." if len(order) > shown else text
-
-
-def _lines(holders: list[int], longest: int) -> list[list[int]]:
-    """Holders in as few lines as there must be, about equally long."""
-    count = max(1, -(-len(holders) // longest))
-    return [part.tolist() for part in np.array_split(np.array(holders, np.int64), count)]
 
 
 def _draw(axes: Axes, known: Counts, hidden: Counts, line: list[int]) -> None:

@@ -112,9 +112,12 @@ class ModelReport:
                 f"the model has {right.mean():.1%} on the test images found here, but had "
                 f"{told:.1%} in its run, so these are other images"
             )
+        classes = len(model.classes)
+        pairs = dataset.test_labels * classes + chances.argmax(-1)  # of truth and guess
+        confusion = torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
         return {
             "classes": list(model.classes),
-            "confusion": _confusion(dataset.test_labels, chances.argmax(-1), len(model.classes)),
+            "confusion": confusion.tolist(),
             "examples": _examples(images, dataset.test_labels, chances),
             "wrong": int((1 - right).sum()),
             "tested": len(chances),
@@ -125,13 +128,6 @@ class ModelReport:
 def _has_branches(run: Run) -> bool:
     """Whether it trained on real branches; their images are numbers beyond the hub's own."""
     return run.folder is not None and kind_of(run.folder) is Kind.FEDERATION
-
-
-def _confusion(truth: Tensor, guess: Tensor, classes: int) -> list[list[int]]:
-    """Counts, truth by guess."""
-    counts = torch.bincount(truth * classes + guess, minlength=classes * classes)
-    table: list[list[int]] = counts.reshape(classes, classes).tolist()
-    return table
 
 
 def _examples(images: Tensor, truth: Tensor, chances: Tensor) -> list[dict[str, Any]]:

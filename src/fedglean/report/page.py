@@ -20,16 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.errors import ConfigError, UntrustedError
+from fedglean.report import story
 from fedglean.report.examine import ModelReport
 from fedglean.report.gather import gather
-from fedglean.report.story import (
-    folder_beside,
-    gaps_to_best,
-    headline,
-    help_section,
-    hub_of,
-    role_of,
-)
 from fedglean.report.tracker import Lines
 from fedglean.runs.config import Config, to_toml
 from fedglean.runs.run import Line, Run, Runs, Score
@@ -90,11 +83,11 @@ def page_data(
     """All that the page shows, as JSON takes it."""
     groups = [runs for runs in found if runs]
     coming = [runs for runs in found if not runs]
-    story, gaps = headline(groups), gaps_to_best(groups, report)
+    about, gaps = story.headline(groups), story.gaps_to_best(groups, report)
     return {
-        "title": title or story["sentence"],
-        "headline": story,
-        "help": help_section(groups, report, coming),
+        "title": title or about["sentence"],
+        "headline": about,
+        "help": story.help_section(groups, report, coming),
         "against": {label: gap and asdict(gap) for label, gap in gaps.items()},
         "groups": [_group(runs, report) for runs in groups],
         "coming": [runs.name for runs in coming],
@@ -103,7 +96,7 @@ def page_data(
 
 
 def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
-    config, names, hub = runs.config, runs.names, hub_of(runs)
+    config, names, hub = runs.config, runs.names, story.hub_of(runs)
     last, best = {}, {}
     for name in names:
         scores = runs.score(name)
@@ -113,7 +106,7 @@ def _group(runs: Runs, report: ModelReport) -> dict[str, Any]:
         "label": runs.name,
         "method": config.method,
         "summary": _summary(config),
-        "role": role_of(runs),
+        "role": story.role_of(runs),
         "federated": not at_one_place(config),
         "data": config.data.title,
         "rounds": config.rounds,
@@ -190,9 +183,9 @@ def _refusals(runs: Runs) -> list[dict[str, Any]]:
 
 def _command(runs: Runs, report: ModelReport) -> str:
     """What repeats the runs; where they did not draw their splits, one by one from those."""
-    hub = hub_of(runs)
+    hub = story.hub_of(runs)
     if hub is not None:
-        again = folder_beside(runs, "again")
+        again = story.folder_beside(runs, "again")
         return hub.command("--config", f"{runs.folder}/config.toml", out=again)
     first = ["fedglean", "run", "--config", f"{runs[0].folder}/config.toml"]
     if report.draws_its_split(runs[0]):

@@ -10,22 +10,10 @@ from typing import Any
 
 from fedglean.report.examine import ModelReport
 from fedglean.report.terminal import percent
+from fedglean.runs import verdict
 from fedglean.runs.deploy_options import HubOptions
 from fedglean.runs.run import Runs, Score
-from fedglean.runs.verdict import (
-    LABELS_ALONE,
-    Difference,
-    Help,
-    Pairs,
-    at_one_place,
-    did_it_help,
-    difference,
-    floors,
-    is_reference,
-    is_same_task,
-    labelled_images,
-    pairs_on_one_task,
-)
+from fedglean.runs.verdict import Difference, Help, Pairs
 
 METHOD, ALONE, REFERENCE = "method", "labels alone", "reference"
 
@@ -34,9 +22,9 @@ def role_of(runs: Runs) -> str:
     """What runs are there for: to be judged, labels alone, or a reference that knows more."""
     unlabelled = runs[0].split.unlabelled if runs else ()
     has_all_labels = bool(unlabelled) and not any(map(len, unlabelled))
-    if has_all_labels or is_reference(runs.config):
+    if has_all_labels or verdict.is_reference(runs.config):
         return REFERENCE
-    return ALONE if runs.config.method in LABELS_ALONE else METHOD
+    return ALONE if runs.config.method in verdict.LABELS_ALONE else METHOD
 
 
 def hub_of(runs: Runs) -> HubOptions | None:
@@ -67,13 +55,12 @@ def headline(groups: Sequence[Runs]) -> dict[str, str]:
 
 
 def _seeds(score: Score) -> str:
-    if len(score.values) == 1:
+    seeds = len(score.values)
+    if seeds == 1:
         return "one seed"
     spread = score.spread
-    return (
-        f"mean of {len(score.values)} seeds, standard deviation {100 * spread.deviation:.1f} "
-        f"points, from {percent(spread.worst)} to {percent(spread.best)}"
-    )
+    apart = f"standard deviation {100 * spread.deviation:.1f} points"
+    return f"mean of {seeds} seeds, {apart}, from {percent(spread.worst)} to {percent(spread.best)}"
 
 
 def _best(score: Score) -> str:
@@ -89,7 +76,7 @@ def help_section(
     """The answers, as a comparison has them; without labels-only runs, how to get one."""
     methods = [runs for runs in groups if role_of(runs) == METHOD]
     alone = [runs for runs in groups if role_of(runs) == ALONE]
-    gains = did_it_help(methods, alone, report.right)
+    gains = verdict.did_it_help(methods, alone, report.right)
     answers = [_answer(gain, methods, alone) for gain in gains]
     section: dict[str, Any] = {"answers": answers, "how": None, "why": None}
     floors_to_come = [runs.name for runs in coming if _will_be_floor(runs, methods)]
@@ -114,8 +101,10 @@ def _will_be_floor(runs: Runs, methods: Sequence[Runs]) -> bool:
 
 
 def _is_floor_unfinished(methods: Sequence[Runs], alone: Sequence[Runs]) -> bool:
-    unfinished = [floor for floor in alone if not floor.finished]
-    return any(is_same_task(runs[0], floor[0]) for runs, floor in product(methods, unfinished))
+    for runs, floor in product(methods, alone):
+        if not floor.finished and verdict.is_same_task(runs[0], floor[0]):
+            return True
+    return False
 
 
 def _to_come(labels: Sequence[str]) -> str:
@@ -124,7 +113,7 @@ def _to_come(labels: Sequence[str]) -> str:
 
 def _without_methods(groups: Sequence[Runs]) -> str:
     """Why there is no answer; who has all images at one place learns from no client."""
-    pooled = [runs.name for runs in groups if at_one_place(runs.config)]
+    pooled = [runs.name for runs in groups if verdict.at_one_place(runs.config)]
     if not pooled:
         return "None of these runs learns from unlabelled images."
     verb, kind = ("has", "a reference") if len(pooled) == 1 else ("have", "references")
@@ -142,21 +131,15 @@ def _series(labels: Sequence[str]) -> str:
 def _answer(gain: Help, methods: Sequence[Runs], alone: Sequence[Runs]) -> dict[str, Any]:
     runs = next(each for each in methods if each.name == gain.label)
     floor = next(each for each in alone if each.name == gain.floor)
-    sentence = _sentence(gain)
-    if len(pairs_on_one_task(runs, floor)) == 1 and hub_of(runs) is None:
+    mean, low, high = (100 * value for value in (gain.gain.mean, gain.gain.low, gain.gain.high))
+    where = f"{abs(mean):.1f} points {'above' if mean >= 0 else 'below'} {gain.floor}"
+    interval = f"95 % interval {low:+.1f} to {high:+.1f} points over {gain.gain.over}"
+    sentence = f"{gain.label} ended {where}; {interval}."
+    if len(verdict.pairs_on_one_task(runs, floor)) == 1 and hub_of(runs) is None:
         sentence += " Repeat both with --seeds 5."
     if not runs.finished:
         sentence += " The run is not finished, so this may change."
     return asdict(gain) | {"verdict": gain.answer.capitalize(), "sentence": sentence}
-
-
-def _sentence(help: Help) -> str:
-    mean, low, high = (100 * value for value in (help.gain.mean, help.gain.low, help.gain.high))
-    where = f"{abs(mean):.1f} points {'above' if mean >= 0 else 'below'} {help.floor}"
-    return (
-        f"{help.label} ended {where}; 95 % interval {low:+.1f} to {high:+.1f} points over "
-        f"{help.gain.over}."
-    )
 
 
 def gaps_to_best(groups: Sequence[Runs], report: ModelReport) -> dict[str, Difference | None]:
@@ -173,7 +156,7 @@ def gaps_to_best(groups: Sequence[Runs], report: ModelReport) -> dict[str, Diffe
         top = next((each for each in ranked if each is runs or _all_pairs(runs, each)), runs)
         if top is not runs:
             found[top.name] = None
-            found[runs.name] = difference(_all_pairs(runs, top), report.right)
+            found[runs.name] = verdict.difference(_all_pairs(runs, top), report.right)
     return found
 
 
@@ -186,7 +169,7 @@ def _all_pairs(runs: Runs, other: Runs) -> Pairs:
     for a, b in pairs:
         if a.config.data != b.config.data:
             return []
-        if not is_pooled and labelled_images(a) != labelled_images(b):
+        if not is_pooled and verdict.labelled_images(a) != verdict.labelled_images(b):
             return []
     return pairs
 
@@ -215,7 +198,7 @@ def _how(runs: Runs) -> list[str]:
     if config.data.allow_partial:
         given.append("--allow-partial")
     commands, outs = [], []
-    for method in floors(runs[0].split):
+    for method in verdict.floors(runs[0].split):
         outs.append(str(folder_beside(runs, method)))
         command = shlex.join(["fedglean", "run", method, *given, "--out", outs[-1]])
         if hub is not None:

@@ -59,6 +59,8 @@ class Terminal:
         if self.label is None:
             self.label = runs.name + (f", {len(runs)} seeds" if len(runs) > 1 else "")
         self.rounds = runs.config.rounds
+        parts = range(1, PLAIN_LINES + 1)
+        self.due = {max(1, self.rounds * part // PLAIN_LINES) for part in parts}
         self.began = self.latest = self.shown = time.monotonic()
         if self.console.is_terminal:
             self.bar = _bar(self.console)
@@ -77,7 +79,7 @@ class Terminal:
             self.bar.update(self.bar.tasks[0].id, completed=line["round"], state=state)
             return
         is_final = bool(line.get("final"))
-        is_due = line["round"] in self._due() or now - self.shown >= PLAIN_SECONDS
+        is_due = line["round"] in self.due or now - self.shown >= PLAIN_SECONDS
         if is_due or is_final:
             where = "after the last round" if is_final else f"round {line['round']}/{self.rounds}"
             self._print(f"{where}, {state}, {duration(now - self.began)} so far")
@@ -101,10 +103,6 @@ class Terminal:
             left = median(self.seconds) * (self.rounds - line["round"])
             words.append(f"{duration(left)} left")
         return ", ".join(words)
-
-    def _due(self) -> set[int]:
-        parts = range(1, PLAIN_LINES + 1)
-        return {max(1, self.rounds * part // PLAIN_LINES) for part in parts}
 
     def _print(self, text: str) -> None:
         self.console.print(f"{self.label}: {text}", highlight=False, soft_wrap=True)

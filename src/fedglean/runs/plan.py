@@ -45,6 +45,8 @@ from fedglean.schema import read, write
 #: Options that all have in common; one alone may ask for its own model and rounds.
 SHARED = ("data", "partition", "labels", "clients", "model", "rounds")
 
+#: What references have that others do not; the rest has all images in one place.
+ADVANTAGES = {"hub-all": "all labels, at the hub", "fedavg-all": "all labels, at the clients"}
 #: Methods, presets or labels with the settings that each has for itself.
 Named = Mapping[str, Mapping[str, Any]]
 
@@ -310,7 +312,8 @@ def _remarks(entries: Sequence[ComparedMethod]) -> list[str]:
         )
     for each in entries:
         if each.reference:
-            remarks.append(f"{each.label} is a reference: {_advantage(each)}")
+            has = ADVANTAGES.get(each.config.method, "everybody's images in one place")
+            remarks.append(f"{each.label} is a reference: it has {has}")
     alone = {(each.config.model.name, each.config.rounds) for each in entries if each.labels_alone}
     for each in entries:
         is_alike = (each.config.model.name, each.config.rounds) in alone
@@ -320,13 +323,6 @@ def _remarks(entries: Sequence[ComparedMethod]) -> list[str]:
                 "or other rounds"
             )
     return remarks
-
-
-def _advantage(entry: ComparedMethod) -> str:
-    if entry.config.method not in ALL_LABELS:
-        return "it has everybody's images in one place"
-    place = "hub" if entry.config.method == "hub-all" else "clients"
-    return f"it has all labels, at the {place}"
 
 
 def _check_methods(

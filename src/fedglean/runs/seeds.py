@@ -19,19 +19,11 @@ from fedglean.data.partition import Split
 from fedglean.data.split_file import split_digest
 from fedglean.errors import ConfigError, StorageError
 from fedglean.report.tracker import Trackers
+from fedglean.runs import kinds
 from fedglean.runs.config import AUTO, Config, fingerprint
 from fedglean.runs.experiment import prepare, prepare_seeds, settled_for
 from fedglean.runs.folder import RunFolder
-from fedglean.runs.kinds import (
-    Kind,
-    check_holds_no_several,
-    check_is_free,
-    kind_of,
-    rounds_of_all,
-    seed_folder,
-    seeds_in,
-    seeds_of,
-)
+from fedglean.runs.kinds import Kind
 from fedglean.runs.rounds import LiveRun, play
 from fedglean.runs.run import Run, Runs
 from fedglean.sealed import locked, write_whole
@@ -70,13 +62,16 @@ def train_seeds(
         what = f"the last of {count} seeds from {config.seed} on would be {seeds[-1]}, too large"
         raise ConfigError(f"{what}; use a smaller seed")
     if out is not None:
-        _check_free(out)
+        if kinds.kind_of(out) in (Kind.SEEDS, Kind.RUN, Kind.FEDERATION):
+            raise StorageError(f"{out} already holds a run; 'fedglean resume {out}' continues it")
+        kinds.check_holds_no_several(out)
+        kinds.check_is_free(out)
         for seed in seeds:
-            _clear_if_cut_off(seed_folder(out, seed))
+            _clear_if_cut_off(kinds.seed_folder(out, seed))
     live = []
     with settled_for(config):
         for each in prepare_seeds(config, seeds, splits, dataset):
-            live.append(LiveRun.new(each, out and seed_folder(out, each.config.seed)))
+            live.append(LiveRun.new(each, out and kinds.seed_folder(out, each.config.seed)))
         if out is not None:
             write_whole(out / "seeds.json", json.dumps({"seeds": list(seeds)}).encode())
         return _play(live, out, trackers)
@@ -86,11 +81,11 @@ def resume_seeds(
     folder: Path, trackers: Trackers | None = None, dataset: Dataset | None = None
 ) -> Runs:
     """Go on with seeds that were interrupted; finished ones are returned as they are."""
-    if kind_of(folder) is not Kind.SEEDS:
+    if kinds.kind_of(folder) is not Kind.SEEDS:
         how = f"'fedglean resume {folder}' continues any run"
         raise StorageError(f"{folder} does not hold the runs of several seeds; {how}")
-    seeds, done = seeds_of(folder), rounds_of_all(folder)
-    places = [RunFolder(place) for place in seeds_in(folder)]
+    seeds, done = kinds.seeds_of(folder), kinds.rounds_of_all(folder)
+    places = [RunFolder(place) for place in kinds.seeds_in(folder)]
     for place in places:
         place.hold()
         place.checkpoints.settle(done)
@@ -111,17 +106,17 @@ def ensure_seeds(
     dataset: Dataset | None = None,
 ) -> Runs:
     """Train, go on, or return what is finished; another experiment's folder is refused."""
-    if folder is None or kind_of(folder) is not Kind.SEEDS:
+    if folder is None or kinds.kind_of(folder) is not Kind.SEEDS:
         return train_seeds(config, count, folder, trackers, splits, dataset)
     seeds = list(range(config.seed, config.seed + count))
-    there = seeds_of(folder)
-    found = RunFolder(seed_folder(folder, there[0])).config()
+    there = kinds.seeds_of(folder)
+    found = RunFolder(kinds.seed_folder(folder, there[0])).config()
     if config.engine.executor == AUTO:
         found = replace(found, engine=replace(found.engine, executor=AUTO))
     if there != seeds or fingerprint(found) != fingerprint(config):
         what = f"{folder} holds runs with another configuration or other seeds"
         raise StorageError(f"{what}; choose another folder with --out")
-    for place, split in zip(seeds_in(folder), splits or (), strict=False):
+    for place, split in zip(kinds.seeds_in(folder), splits or (), strict=False):
         if split_digest(RunFolder(place).split()) != split_digest(split):
             what = f"{place} was trained on another split"
             raise StorageError(f"{what}; choose another folder with --out")
@@ -139,7 +134,7 @@ def _play(live: list[LiveRun], folder: Path | None, trackers: Trackers | None) -
         so_far.append(Run(each.experiment.config, each.progress.history, place, split))
     runs = Runs(config, so_far, folder, trackers.label)  # their histories grow
     marker = None
-    if folder is not None and kind_of(folder) is Kind.SEEDS:
+    if folder is not None and kinds.kind_of(folder) is Kind.SEEDS:
         marker = folder / "done.json"
 
     def tell(lines: object) -> None:
@@ -159,15 +154,8 @@ def _play(live: list[LiveRun], folder: Path | None, trackers: Trackers | None) -
 
 def _clear_if_cut_off(place: Path) -> None:
     """A run that was cut off before its first round was safe begins anew."""
-    if kind_of(place) is None:
+    if kinds.kind_of(place) is None:
         return
     with locked(place / "lock", place):  # one that is being played is left alone
         if not (place / "checkpoint/current.json").exists():
             (place / "config.toml").unlink(missing_ok=True)  # another process may have been quicker
-
-
-def _check_free(folder: Path) -> None:
-    if kind_of(folder) in (Kind.SEEDS, Kind.RUN, Kind.FEDERATION):
-        raise StorageError(f"{folder} already holds a run; 'fedglean resume {folder}' continues it")
-    check_holds_no_several(folder)
-    check_is_free(folder)
