@@ -11,16 +11,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.func import grad, vmap
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import fedglean
-from fedglean import cli, from_module
+from fedglean import cli, from_module, tree
 from fedglean.errors import ConfigError, FedgleanError, StorageError
 from fedglean.methods import METHODS
 from fedglean.methods.central import Central
 from fedglean.methods.semifl import SemiFL
-from fedglean.models import Architecture
+from fedglean.models import Architecture, Model
+from fedglean.models.model import bring_frozen
 from fedglean.models.nets import NetKind
 from fedglean.randomness import key, normal
 from fedglean.testing import check_method, check_model
@@ -577,6 +579,23 @@ def test_every_method_trains_a_module(own: Path, method: str) -> None:
         options["clients"] = 1
     (found,) = fedglean.run(method, **options, settings=ONE_WIDTH.get(method, {}))
     assert found.last.accuracy >= 0.0
+
+
+@pytest.mark.parametrize("build", [Attention, Dense])
+def test_a_step_is_traced_as_a_whole_as_a_gpu_wants_it(build: Callable[[int], nn.Module]) -> None:
+    kind = from_module(build, train="head")
+    models = [architecture(kind).initial(seed, torch.float64) for seed in (1, 2)]
+    both = tree.map(lambda *leaves: torch.stack(leaves), *models)
+    batch, label = torch.stack([images(), 2 * images()]), torch.arange(6)
+
+    def slope(model: Model, images: Tensor) -> Any:
+        return grad(lambda model: F.cross_entropy(model(images), label))(model)
+
+    bring_frozen(both)
+    lifted = vmap(slope)
+    traced = torch.compile(lifted, backend="aot_eager", fullgraph=True)
+    weight, _ = models[0].architecture.head
+    close(traced(both, batch).parameters[weight], lifted(both, batch).parameters[weight])
 
 
 def test_functional_form_equals_the_module() -> None:

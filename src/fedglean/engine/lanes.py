@@ -23,6 +23,7 @@ from fedglean.engine.graph import CapturedStep, Lifted, give_back, of_lanes
 from fedglean.engine.trace import RecordedStep
 from fedglean.method import Trained
 from fedglean.models.convolution import in_groups
+from fedglean.models.model import bring_frozen
 from fedglean.tree import Tree
 
 #: Steps for which a narrower stack must last to be compiled, which takes a minute.
@@ -123,6 +124,7 @@ class LaneStack:
         self.lengths = [lane.length for lane in lanes]
         trains = [lane.train for lane in lanes]
         self.models = _stack([tree.trainable(train.models) for train in trains])
+        bring_frozen(self.models)
         self.memory = _stack([train.start_memory() for train in trains])
         self.frozen, self.is_shared = _share(
             [dict(train.frozen) for train in trains], lanes[0].device

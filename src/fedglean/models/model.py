@@ -323,6 +323,17 @@ class Model:
         )
 
 
+def bring_frozen(models: Any) -> None:
+    """Have the frozen parts of all models in a tree where their parameters are: in a step that is
+    compiled it would be too late.
+    """
+    for node in pytree.tree_leaves(models, is_leaf=lambda node: isinstance(node, Model)):
+        if isinstance(node, Model) and node.architecture.kind.module is not None:
+            template = node.architecture.kind.module.template(node.architecture.classes)
+            like = next(iter(node.parameters.values()))
+            template.frozen_on(like.device, like.dtype)
+
+
 def _flatten(model: Model) -> tuple[list[Any], Architecture]:
     return [model.parameters, model.statistics], model.architecture
 

@@ -9,7 +9,7 @@ All else belongs to the net, and is there once for all lanes.
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -198,7 +198,7 @@ class ModuleTemplate:
         self._put(values)
         self.current.layers = layers
         try:
-            with _plain_attention() if self.attends else nullcontext():
+            with sdpa_kernel(SDPBackend.MATH) if self.attends else nullcontext():
                 output = self.module(images)
         except RuntimeError as error:
             if NOT_LIFTED not in str(error):
@@ -245,18 +245,6 @@ class AttentionWatch(TorchFunctionMode):
         if function is nn.functional.scaled_dot_product_attention:
             self.found = True
         return function(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Attention by its formula: of torch's faster ways not all can be lifted."""
-    is_fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(is_fast)
 
 
 class Place(NamedTuple):

@@ -84,7 +84,9 @@ class ModuleDropout(nn.Module):
 
 
 def put_stand_ins(module: nn.Module, current: CurrentRun) -> None:
-    """Put stand-ins in the place of a module's batch norms and dropouts."""
+    """Put stand-ins in the place of a module's batch norms and dropouts. Attention of torch's own
+    is kept off its fast path, which cannot be lifted, and has no dropout.
+    """
     new: dict[nn.Module, nn.Module] = {}
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm):
@@ -96,6 +98,10 @@ def put_stand_ins(module: nn.Module, current: CurrentRun) -> None:
             new[part] = ModuleNorm(name, part, current)
         elif isinstance(part, nn.Dropout | BY_CHANNEL) and part.p:
             new[part] = ModuleDropout(name, part, current)
+        if isinstance(part, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+            part.training = True
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
     for part in list(module.modules()):
         for name, child in part.named_children():
             if child in new:
