@@ -48,6 +48,7 @@ docs: reference site
 
 reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_leaderboard.py
 
 site: $(STAMP)
 	$(BIN)/zensical build --clean --strict

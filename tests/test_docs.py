@@ -262,6 +262,16 @@ def test_the_reference_is_what_the_code_says_now() -> None:
         )
 
 
+def test_the_leaderboard_is_what_the_table_of_runs_says() -> None:
+    said = subprocess.run(
+        [sys.executable, DOCS / "make_leaderboard.py", "--print"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (DOCS / "leaderboard.md").read_text("utf-8") == said.stdout, "'make docs' writes it"
+
+
 def test_every_file_and_every_key_that_runs_write_is_in_the_reference(tmp_path: Path) -> None:
     known = reference()
     fedglean.run("semifl", rounds=2, epochs=1, threshold=0.0, out=tmp_path / "one")

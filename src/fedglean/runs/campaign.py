@@ -300,6 +300,7 @@ def _lines(entry: PlannedRun) -> Iterator[dict[str, Any]]:
     shared = {
         "cell": entry.cell.name,
         "method": run.config.method,
+        **_setting(run.config),
         "seed": run.seed,
         "rounds": run.config.rounds,
     }
@@ -324,6 +325,17 @@ def _lines(entry: PlannedRun) -> Iterator[dict[str, Any]]:
         }
         for compared in _comparisons(entry, run, predictor):
             yield {**shared, **accuracies, **compared, **costs}
+
+
+def _setting(config: Config) -> dict[str, Any]:
+    """What methods must have in common to be compared."""
+    return {
+        "data": config.data.name,
+        "model": config.model.name,
+        "partition": config.split.partition,
+        "labels": config.split.labels,
+        "clients": config.split.clients,
+    }
 
 
 def _comparisons(entry: PlannedRun, run: Run, predictor: str) -> Iterator[dict[str, Any]]:
