@@ -198,6 +198,22 @@ def test_models_of_transformers_pass_the_checks(build: Callable[[int], nn.Module
     check_model(from_module(build), shape=(3, 32, 32))
 
 
+def lora(classes: int) -> nn.Module:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    return inject_adapter_in_model(config, vit(classes))  # type: ignore[no-any-return]
+
+
+def test_of_lora_by_peft_the_adapters_and_the_head_are_the_model() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    kind = from_module(lora, train="head,*lora_*")
+    model = Architecture("mine", (3, 32, 32), 10, kind=kind).initial(1)
+    assert model.size() == 2 * 2 * 2 * 2 * 16 + 170
+    check_model(kind, shape=(3, 32, 32))
+
+
 def test_a_method_keeps_its_contract_with_a_module() -> None:
     method = SemiFL(threshold=0.2, active=1.0, epochs=1)
     check_method(method, model="residual-module", norm="running", rounds=2, use=EXAMPLE)
@@ -350,6 +366,14 @@ def test_a_file_of_weights_is_where_it_begins(tmp_path: Path, suffix: str) -> No
     assert torch.equal(model.statistics["norm.variance"], torch.full((4,), 2.0))
     frozen = architecture(from_module(Residual, path, train="head")).initial(1, torch.float64)
     close(frozen.evaluate(images()), module.double().eval()(images()))
+
+
+def test_buffers_of_the_file_are_used_too(tmp_path: Path) -> None:
+    path = saved(tmp_path, Writing(10), shift=torch.full((64,), 5.0))
+    model = architecture(from_module(Writing, path)).initial(1, torch.float64)
+    logits = model(images())
+    fc = model.parameters["fc.weight"], model.parameters["fc.bias"]
+    close(logits, F.linear((images() - 0.1).flatten(1) - 5 * 0.9, *fc))
 
 
 def test_a_head_of_other_classes_is_drawn_from_the_seed(tmp_path: Path) -> None:

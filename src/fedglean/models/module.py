@@ -83,8 +83,10 @@ class ModuleNet:
         template = self.template(classes)
         return _apart(lambda: template.initial(seed))
 
-    def built(self, classes: int, seed: int, with_file: bool = True) -> nn.Module:
-        """A new module, drawn from the seed alone; torch's global generator is put back."""
+    def built(self, classes: int, seed: int) -> nn.Module:
+        """A new module, drawn from the seed, with the file's weights if there is one; torch's
+        global generator is put back.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed % 2**63)
             module: object = self.build(classes)
@@ -92,7 +94,7 @@ class ModuleNet:
             raise ConfigError(f"it builds something of type {type(module).__name__}, no module")
         if not list(module.parameters()):
             raise ConfigError("its module has no parameters, so there is nothing to train")
-        if self.weights is not None and with_file:
+        if self.weights is not None:
             load_weights(module, self.weights, head_of(module, classes))
         return module.eval()
 
@@ -102,11 +104,9 @@ class ModuleTemplate:
 
     def __init__(self, net: ModuleNet, classes: int) -> None:
         self.net, self.classes, self.current = net, classes, CurrentRun()
-        module = net.built(classes, FIXED_SEED, with_file=False)
+        module = net.built(classes, FIXED_SEED)
         self.head = head_of(module, classes)
         self.trained = names_that_train(module, net.train, self.head)
-        if len(self.trained) < len(list(module.parameters())) or net.norm == FROZEN:
-            module = net.built(classes, FIXED_SEED)
         put_stand_ins(module, self.current)
         self.module, parts = module, list(module.modules())
         self.norms = [part for part in parts if isinstance(part, ModuleNorm)]

@@ -45,31 +45,35 @@ def load_weights(module: nn.Module, path: Path, head: str) -> None:
     there and finite; only the last layer may lack or be of other classes, and stays as it is.
     """
     found = read_weights(path)
-    own = {name: tuple(value.shape) for name, value in _needed(module).items()}
-    there = {name: tuple(found[name].shape) for name in own if name in found}
-    of_head = {name for name in (f"{head}.weight", f"{head}.bias") if name in own}
-    if any(there.get(name) != own[name] for name in of_head):
-        own = {name: shape for name, shape in own.items() if name not in of_head}
-    if lacking := [name for name in own if name not in there]:
-        strange = [name for name in found if name not in module.state_dict()]
+    there = {name: tuple(value.shape) for name, value in found.items()}
+    state = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    of_head = {name for name in (f"{head}.weight", f"{head}.bias") if name in state}
+    is_other_head = any(there.get(name) != state[name] for name in of_head)
+    needed = {name for name in _needed(module) if not (is_other_head and name in of_head)}
+    if lacking := [name for name in state if name in needed and name not in there]:
+        strange = [name for name in there if name not in state]
         instead = f", and has {_told(strange)}" if strange else ""
         raise ConfigError(f"{path} does not fit the module: it lacks {_told(lacking)}{instead}")
-    if other := [name for name, shape in own.items() if there[name] != shape]:
-        sizes = [f"{name} ({_size(there[name])}, not {_size(own[name])})" for name in other]
+    if other := [name for name in state if name in needed and there[name] != state[name]]:
+        sizes = [f"{name} ({_size(there[name])}, not {_size(state[name])})" for name in other]
         raise ConfigError(f"{path} does not fit the module: the shape of {_told(sizes)} is another")
-    used = {name: value for name, value in found.items() if name in own}
+    kept = of_head if is_other_head else set()
+    used = {
+        name: value
+        for name, value in found.items()
+        if name not in kept and state.get(name) == there[name]
+    }
     if bad := [name for name, value in used.items() if not bool(torch.isfinite(value).all())]:
         raise ConfigError(f"{path} has numbers that are not finite in {_told(bad)}")
     module.load_state_dict(used, strict=False)
 
 
-def _needed(module: nn.Module) -> dict[str, Tensor]:
+def _needed(module: nn.Module) -> set[str]:
     """What a file must have, of tied tensors under one name."""
-    needed: dict[str, Tensor] = dict(module.named_parameters())
+    needed = {name for name, _ in module.named_parameters()}
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) and part.running_mean is not None:
-            for moment in ("running_mean", "running_var"):
-                needed[f"{name}.{moment}"] = part.get_buffer(moment)
+            needed |= {f"{name}.running_mean", f"{name}.running_var"}
     return needed
 
 
