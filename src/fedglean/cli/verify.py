@@ -24,9 +24,7 @@ from fedglean.trust import allow
 
 @dataclass(frozen=True)
 class ToReplay:
-    """What is trained again, and what it must come to: the digest of the final model, and the
-    accuracy in the last round in per cent.
-    """
+    """What is trained again, the final model's digest, and the last accuracy in per cent."""
 
     config: Config
     digest: str
@@ -89,9 +87,7 @@ def _entry_of_run(folder: Path, data_root: Path | None = None) -> ToReplay:
 def _entry_of_table(
     path: Path, cell: str, seed: int, trust: bool = False, data_root: Path | None = None
 ) -> ToReplay:
-    """A line of a campaign's table. It may be anybody's: what its command names is not the user's
-    own.
-    """
+    """A line of a campaign's table, which may be anybody's: code that it names is not trusted."""
     row = _row(path, cell, seed)
     changes = {} if data_root is None else {"data.root": str(data_root)}
     try:

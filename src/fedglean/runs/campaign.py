@@ -158,8 +158,10 @@ def carry_out(
     minutes: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[FailedRun]:
-    """Train what is left, so many runs at a time. Whatever ends this early, time or Ctrl-C, stops
-    the runs; each can go on from its last checkpoint.
+    """Train what is left, so many runs at a time.
+
+    Whatever ends this early, time or Ctrl-C, stops the runs; each can go on from its last
+    checkpoint.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
     left = [entry for entry in planned if not _is_finished(entry)]
@@ -189,7 +191,10 @@ def carry_out(
 
 def write_results(planned: Sequence[PlannedRun], path: Path) -> None:
     """A line for each number that finished runs have, and what was published for it."""
-    lines = [line for entry in planned if _is_finished(entry) for line in _lines(entry)]
+    lines: list[dict[str, Any]] = []
+    for entry in planned:
+        if _is_finished(entry):
+            lines += _lines(entry)
     if not lines:
         return
     text = io.StringIO()
