@@ -17,17 +17,17 @@ from fedglean.data.sources import load
 from fedglean.errors import ConfigError, RoundError
 from fedglean.inputs.images import Images
 from fedglean.losses import cross_entropy
-from fedglean.method import Ask, Batch, Hub, Me, Method, Stream, Train, Upload
+from fedglean.method import Ask, Batch, Hub, MakeModel, Me, Method, Stream, Train, Upload
 from fedglean.methods.common import supervised, with_statistics
 from fedglean.methods.fed_shvr import FedSHVR
 from fedglean.methods.hassle import Hassle
-from fedglean.methods.semifl import SemiFL
+from fedglean.methods.semifl import SemiFL, SemiFLState
 from fedglean.methods.supervised import FedAvg, HubTraining
 from fedglean.models import Model
 from fedglean.optimiser import SGD
 from fedglean.runs.experiment import Experiment
 from fedglean.testing import check_method, parametrize_with_checks
-from fedglean.testing.checks import CHECKS
+from fedglean.testing.checks import CHECKS, check_resume
 from fedglean.testing.difference import difference
 from fedglean.testing.engines import variant
 from fedglean.testing.faults import DAMAGES, chain, delay, drop, duplicate, poison
@@ -298,6 +298,41 @@ class WritesIntoTheHubsState(Plain):
 
 
 @dataclass(frozen=True)
+class CountsRounds(SemiFL):
+    """SemiFL's typed state beside a number."""
+
+    active: float = 1.0
+    threshold: float = 0.2
+    epochs: int = 1
+
+    def start(self, make: MakeModel) -> Any:
+        return Record(inner=super().start(make), rounds=0)
+
+    def predictors(self, state: Any) -> dict[str, Model]:
+        return super().predictors(state.inner)
+
+    async def round(self, hub: Hub, state: Any) -> Any:
+        return Record(inner=await super().round(hub, state.inner), rounds=state.rounds + 1)
+
+    async def finish(self, hub: Hub, state: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class StartsWithoutIts(CountsRounds):
+    """What is a record at the start is one after a resume."""
+
+    def start(self, make: MakeModel) -> Any:
+        state = super().start(make)
+        return Record(inner=Record(vars(state.inner)), rounds=0)
+
+    async def round(self, hub: Hub, state: Any) -> Any:
+        if isinstance(state.inner, Record) and hub.round == 1:
+            state = Record(state, inner=SemiFLState(**state.inner))
+        return await super().round(hub, state)
+
+
+@dataclass(frozen=True)
 class ChangesItself(Plain):
     async def round(self, hub: Hub, state: Record) -> Record:
         object.__setattr__(self, "rate", self.rate * 0.9)
@@ -393,6 +428,7 @@ BROKEN: list[tuple[Method, str]] = [
     (WritesIntoItsState(), "wrote into me.state in place"),
     (WritesIntoTheMessage(), "wrote into its message"),
     (WritesIntoTheHubsState(), "wrote into the hub's state"),
+    (StartsWithoutIts(), "resumed from stored state gives a different result.*replace"),
     (ChangesItself(), "the method object changed"),
     (UploadsIntegers(), "only floats can be averaged"),
     (KeepsWhatCannotBeStored(), "must be storable"),
@@ -430,6 +466,10 @@ def test_results_are_data_and_a_failure_may_be_expected() -> None:
     assert found.outcome == "failed as expected" and found.expected == "statistics come later"
     assert "batch-norm statistics" in found.sentence and found.seconds > 0
     assert {result.outcome for result in by_name.values()} <= {"passed", "skipped"}
+
+
+def test_a_state_within_a_record_is_that_state_again_after_a_resume() -> None:
+    check_resume(Trial(CountsRounds(), rounds=2))
 
 
 def test_where_the_method_does_not_run_the_other_checks_are_skipped() -> None:

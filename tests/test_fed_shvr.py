@@ -207,7 +207,7 @@ def test_a_lost_first_upload_leaves_no_trace_in_the_corrections() -> None:
 def test_a_hub_that_died_repeats_the_round_and_ends_where_it_would_have() -> None:
     case = experiment(Quadratic())
     progress, _ = train(case, rounds=4)
-    stored = restarted(progress)
+    stored = restarted(case, progress)
     play_round(case, progress, 5)
     assert difference(stored.state, progress.state) is not None
     again, worst = train(case, progress=stored)

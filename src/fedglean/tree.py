@@ -58,10 +58,14 @@ def _fields(state: State) -> dict[str, Tree]:
 
 
 def restore(stored: Tree, like: Tree) -> Tree:
-    """A state as it is read from a file, in the class of another one of the same method."""
+    """A state as it is read from a file, in the classes of another one of the same method."""
+    if not isinstance(stored, Mapping) or not isinstance(like, State | Mapping):
+        return stored
+    forms = _fields(like) if isinstance(like, State) else like
+    parts = {name: restore(part, forms.get(name)) for name, part in stored.items()}
     if isinstance(like, State) and isinstance(stored, Record):
-        return type(like)(**stored)
-    return stored
+        return type(like)(**parts)
+    return type(stored)(parts)  # type: ignore[call-arg]
 
 
 def map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:

@@ -191,7 +191,8 @@ def check_resume(trial: Trial) -> None:
         "a run that is resumed from stored state gives a different result: something is kept "
         "elsewhere"
     )
-    same(trial, variant(trial.experiment, placement=AsBytes), broken, between=restarted)
+    restart = functools.partial(restarted, trial.experiment)
+    same(trial, variant(trial.experiment, placement=AsBytes), broken, between=restart)
 
 
 def check_blocks(trial: Trial) -> None:
@@ -256,7 +257,7 @@ def check_refused_upload(trial: Trial) -> None:
     finals = []
     for fault in (drop(hit), poison(not_a_number, hit)):
         struck = variant(trial.experiment, deliver=fault)
-        finals.append(play(struck, begin=restarted(reference.first)))
+        finals.append(play(struck, begin=restarted(struck, reference.first)))
     without, poisoned = finals
     assert poisoned.refused, f"a NaN in the upload of client {hit[1]} was not refused"
     found = difference(without.tree, poisoned.tree)

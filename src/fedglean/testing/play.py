@@ -81,8 +81,8 @@ def through_bytes(tree: Tree) -> Tree:
         ) from error
 
 
-def restarted(progress: Progress) -> Progress:
+def restarted(experiment: Experiment, progress: Progress) -> Progress:
     """The progress as another process would find it."""
     states = {client: through_bytes(state) for client, state in progress.kept.states.items()}
-    state = restore(through_bytes(progress.state), progress.state)
+    state = restore(through_bytes(progress.state), experiment.start())
     return Progress(progress.done, state, ClientStates(states), list(progress.history))

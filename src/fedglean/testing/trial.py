@@ -82,7 +82,8 @@ class Trial:
         lifted = variant(with_own_stores(self.experiment), TwoLanes, block=3)
         try:
             with untouched_generators(2):
-                same(self, everything, "the result is not reproducible", between=restarted)
+                restart = partial(restarted, self.experiment)
+                same(self, everything, "the result is not reproducible", between=restart)
             close(self, lifted, "the engine changes the result by more than rounding")
         except AssertionError as error:
             return error
@@ -96,7 +97,7 @@ def play_reference(experiment: Experiment) -> Reference:
     passed: list[Progress] = []
 
     def note(progress: Progress) -> Progress:
-        passed.append(restarted(progress))
+        passed.append(restarted(experiment, progress))
         return progress
 
     with untouched_generators(1):
