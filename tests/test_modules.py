@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
@@ -620,6 +621,38 @@ def test_a_step_is_traced_as_a_whole_as_a_gpu_wants_it(build: Callable[[int], nn
     traced = torch.compile(lifted, backend="aot_eager", fullgraph=True)
     weight, _ = models[0].architecture.head
     close(traced(both, batch).parameters[weight], lifted(both, batch).parameters[weight])
+
+
+class Plain(nn.Module):
+    """The package's `cnn` as a module."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(16)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(32)
+        self.output = nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 2)
+        x = F.max_pool2d(F.relu(self.norm2(self.conv2(x))), 2)
+        return self.output(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def slopes(lanes: Model) -> dict[str, Tensor]:
+    found: Model = vmap(grad(lambda model: model(images()).square().mean()))(lanes)
+    return found.parameters
+
+
+def test_a_recorded_step_has_the_operations_of_the_same_net_of_layers() -> None:
+    lists = []
+    for it in (Architecture("cnn", SHAPE, 10), architecture(from_module(Plain))):
+        models = [it.initial(seed, torch.float64) for seed in (1, 2)]
+        both = tree.map(lambda *leaves: torch.stack(leaves), *models)
+        graph = make_fx(slopes)(both).graph
+        lists.append([str(node.target) for node in graph.nodes if node.op == "call_function"])
+    assert lists[0] == lists[1] and len(lists[0]) > 50
 
 
 def test_functional_form_equals_the_module() -> None:
