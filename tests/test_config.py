@@ -335,6 +335,20 @@ def test_a_configuration_of_before_keeps_its_fingerprint() -> None:
     assert fingerprint(before) == recorded
 
 
+@pytest.mark.parametrize(
+    ("method", "setting", "today"),
+    [("semifl", "combine", "semifl-table2"), ("hassle", "variant", "hassle-release")],
+)
+def test_a_stored_method_whose_setting_is_retired_has_another_name_today(
+    method: str, setting: str, today: str
+) -> None:
+    value = {"combine": "parallel", "variant": "release"}[setting]
+    stored = {"method": method, "settings": {setting: value}}
+    assert resolve(None, stored, foreign=stored).method == today
+    with pytest.raises(ConfigError, match=today):
+        configure(method, **{setting: value})
+
+
 def test_the_fingerprint_does_not_see_what_changes_nothing() -> None:
     mnist = configure("semifl", data="mnist", data_root="here")
     assert fingerprint(mnist) == fingerprint(

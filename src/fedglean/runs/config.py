@@ -199,6 +199,8 @@ def resolve(
     settings = merged["settings"]
     if not is_closed:
         _refuse_hidden(name, names)
+        if method is None:
+            name = _name_today(name, names, settings)
         kind = names.find("METHODS", name).method
         settings = values(kind, _without_retired(name, kind, settings), "settings", none=NONE)
     parts = {**merged, "method": name, "settings": settings, "use": names.use}
@@ -409,6 +411,14 @@ def _refuse_ignored(config: Config, given: Layer) -> None:
 def settings_of(method: str, names: Names) -> list[str]:
     """The names of a method's settings."""
     return list(fields_of(names.find("METHODS", method).method))
+
+
+def _name_today(method: str, names: Names, settings: Layer) -> str:
+    """What a stored method is called now: a retired setting's other values are other methods."""
+    for key, (value, other) in names.find("METHODS", method).method.retired.items():
+        if settings.get(key, value) != value:
+            return other
+    return method
 
 
 def _without_retired(method: str, kind: type[Method], settings: Layer) -> Layer:
