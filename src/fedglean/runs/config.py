@@ -415,7 +415,8 @@ def settings_of(method: str, names: Names) -> list[str]:
 
 def _name_today(method: str, names: Names, settings: Layer) -> str:
     """What a stored method is called now: a retired setting's other values are other methods."""
-    for key, (value, other) in names.find("METHODS", method).method.retired.items():
+    kind: type[Method] = names.find("METHODS", method).method
+    for key, (value, other) in kind.retired.items():
         if settings.get(key, value) != value:
             return other
     return method
