@@ -45,6 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedglean.data.partition import Split
+from fedglean.data.party_folders import Holdings
 from fedglean.engine import placement as hub_side
 from fedglean.engine.clients import Clients
 from fedglean.engine.device import chosen_device, settle
@@ -315,9 +316,9 @@ def rounds(experiment: Experiment, out: Path) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def holdings(experiment: Experiment, number: int) -> Callable[[Any], Any]:
+def holdings(experiment: Experiment, number: int) -> Holdings:
     held = experiment.federation.labelled[number], experiment.federation.unlabelled[number]
-    return lambda classes: held
+    return lambda classes, form: held
 
 
 def clients_part(folder: Path, count: int) -> float:

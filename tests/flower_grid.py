@@ -141,7 +141,7 @@ def branches(experiment: Experiment, folder: Path) -> list[Branch]:
 
     def branch(number: int) -> Branch:
         held = federation.labelled[number], federation.unlabelled[number]
-        return Branch(number, f"branch {number}", lambda classes: held, folder / str(number))
+        return Branch(number, f"branch {number}", lambda classes, form: held, folder / str(number))
 
     return [branch(number) for number in range(len(federation.declared))]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.app import Message
 
+from fedglean.data.photos import AS_THEY_ARE
 from fedglean.errors import ConfigError, DataError, RoundError, plain
 from fedglean.exchange.states import ClientStates
 from fedglean.federation.branch import Branch
@@ -183,7 +184,7 @@ def test_a_node_that_cannot_say_who_it_is_is_not_asked_all_the_time(tmp_path: Pa
     experiment = prepare(small("fed-shvr", model="mlp"))
     own, questions = branches(experiment, tmp_path), []
 
-    def broken(classes: Any) -> Any:
+    def broken(classes: Any, form: Any) -> Any:
         questions.append(classes)
         raise OSError("no images")
 
@@ -285,7 +286,7 @@ def test_a_branch_tells_nothing_of_its_files(tmp_path: Path) -> None:
     own = branches(experiment, tmp_path)
     flower = on_flower(experiment, grid := LocalGrid(own))
 
-    def broken(classes: Any) -> Any:
+    def broken(classes: Any, form: Any) -> Any:
         raise OSError("/data/jane-doe.png cannot be read")
 
     object.__setattr__(own[1], "images", broken)
@@ -300,9 +301,11 @@ def test_images_that_changed_are_noticed(tmp_path: Path) -> None:
     experiment = prepare(small("fed-shvr", model="mlp", rounds=1))
     own = branches(experiment, tmp_path)
     flower = on_flower(experiment, LocalGrid(own))
-    held = own[1].images([])
+    held = own[1].images([], AS_THEY_ARE)
     object.__setattr__(
-        own[1], "images", lambda classes: (held[0], held[1].subset(torch.arange(len(held[1])) > 0))
+        own[1],
+        "images",
+        lambda classes, form: (held[0], held[1].subset(torch.arange(len(held[1])) > 0)),
     )
     assert "but declared" in refusals(played(flower))[0][1]
 
@@ -346,7 +349,7 @@ def test_a_branch_that_cannot_take_part_is_named_and_finds_why_in_its_own_log(
     experiment, said = prepare(small("fed-shvr", model="mlp")), list[str]()
     own = branches(experiment, tmp_path)[1]
 
-    def broken(classes: Any) -> Any:
+    def broken(classes: Any, form: Any) -> Any:
         raise error
 
     grid = LocalGrid([replace(own, images=broken)])

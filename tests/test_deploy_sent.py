@@ -141,7 +141,7 @@ def recorded(method: str, folder: Path) -> tuple[Experiment, list[bytes]]:
 
     def branch(number: int) -> Branch:
         held = federation.labelled[number], federation.unlabelled[number]
-        return Branch(number, "north", lambda classes: held, folder / str(number))
+        return Branch(number, "north", lambda classes, form: held, folder / str(number))
 
     grid = Recording([branch(number) for number in range(3)])
     grid.letters = []

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedglean.data.folders import File, _chance, hold_out, read_image
+from fedglean.data.folders import File, _chance, hold_out
+from fedglean.data.photos import read_image
 from fedglean.data.sources import Dataset, load
 from fedglean.errors import DataError
 
@@ -235,12 +236,15 @@ def test_a_truncated_image_is_refused_by_name(root: Path) -> None:
 
 def test_images_of_mixed_sizes_are_refused_by_name(root: Path) -> None:
     paint(root / "clients" / "north" / "wide.png", 1, size=(20, 16))
-    refused(root, r"wide.png is 20 x 16 pixels in grey, but .*0.png is 16 x 16")
+    refused(root, r"wide.png is 20 x 16 pixels, but .*0.png is 16 x 16; add --image-size 64")
 
 
-def test_grey_and_colour_do_not_mix(root: Path) -> None:
+def test_one_image_in_colour_makes_all_colour(root: Path) -> None:
+    grey = load("folder", root)
     paint(root / "test" / "dog" / "colour.png", 1, mode="RGB")
-    refused(root, r"colour.png is 16 x 16 pixels in colour, but .* in grey")
+    dataset = load("folder", root)
+    assert torch.equal(dataset.train_images, grey.train_images.repeat(1, 3, 1, 1))
+    assert dataset.test_images[-1, :, 0, 0].tolist() == [1, 0, 254]
 
 
 def test_a_file_name_that_is_not_utf_8_is_refused(root: Path) -> None:

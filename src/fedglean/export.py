@@ -123,7 +123,10 @@ def _parts(trained: TrainedModel) -> tuple[Model, ...]:
 
 
 def _metadata(trained: TrainedModel) -> dict[str, Any]:
-    return {
+    size, about = trained.form.size, {}
+    if size is not None:
+        about["images"] = f"brought to {size} x {size} by '{trained.form.fit}' before training"
+    return about | {
         "module": "fedglean.export.Classifier",
         "predictor": trained.name,
         "classes": trained.classes,

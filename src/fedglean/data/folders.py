@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
 from fedglean.data.own import HUB, UNKNOWN, Collected, dataset_of
+from fedglean.data.photos import AS_THEY_ARE, ImageForm, pixels_of
 from fedglean.errors import DataError
 from fedglean.randomness import key, uniform
 
@@ -37,8 +36,6 @@ _OTHER_IMAGES = frozenset({".heic", ".heif", ".avif", ".jp2", ".dcm", ".dicom", 
 _UNLABELLED = "unlabelled"
 #: The share of a hub's images that is its test set, where it has no other.
 HELD_OUT = 0.2
-_GREY = frozenset({"1", "L", "LA"})
-_COLOUR = frozenset({"RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr"})
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ class File:
     owner: int = HUB
 
 
-def from_folder(root: Path) -> Dataset:
-    """The federation that `root` describes."""
+def from_folder(root: Path, form: ImageForm = AS_THEY_ARE) -> Dataset:
+    """The federation that `root` describes, its images brought to one form."""
     if not root.is_dir():
         raise DataError(
             f"{root} is not a folder; name one with hub/CLASS, clients/NAME and optionally "
@@ -60,7 +57,7 @@ def from_folder(root: Path) -> Dataset:
     classes, train, test = at_the_hub(root)
     for number, client in enumerate(clients):
         train += files_of_client(client, number, classes)
-    images = pixels_of([*train, *test])
+    images = pixels_of(paths_of([*train, *test]), form)
     return dataset_of(
         "folder",
         Collected(
@@ -222,6 +219,10 @@ def _chance(path: Path, folder: Path) -> float:
     return float(uniform(key(0, "held out", path.relative_to(folder).as_posix()), (1,)))
 
 
+def paths_of(files: list[File]) -> list[Path]:
+    return [file.path for file in files]
+
+
 def labels_of(files: list[File]) -> Tensor:
     return torch.tensor([file.label for file in files], dtype=torch.int64)
 
@@ -233,53 +234,3 @@ def mark_of(root: Path, files: list[File]) -> str:
         name = file.path.relative_to(root).as_posix()
         about.append((name, file.path.stat().st_size, file.owner))
     return hashlib.sha256(repr(about).encode(errors="surrogateescape")).hexdigest()
-
-
-def pixels_of(files: list[File]) -> Tensor:
-    """All images N x C x H x W; the first one sets size and channels for the rest."""
-    first = _pixels(files[0].path)
-    images = torch.empty((len(files), *first.shape), dtype=torch.uint8)
-    for number, file in enumerate(files):
-        image = _pixels(file.path)
-        if image.shape != first.shape:
-            raise DataError(
-                f"{file.path} is {_description(image)}, but {files[0].path} is "
-                f"{_description(first)}; convert all images to one size and one kind"
-            )
-        images[number] = image
-    return images
-
-
-def _description(image: Tensor) -> str:
-    channels, height, width = image.shape
-    return f"{width} x {height} pixels in {'grey' if channels == 1 else 'colour'}"
-
-
-def _pixels(path: Path) -> Tensor:
-    """C x H x W."""
-    image = torch.from_numpy(np.array(read_image(path)))
-    return image[None] if image.ndim == 2 else image.permute(2, 0, 1)
-
-
-def read_image(path: Path) -> Image.Image:
-    """Grey or colour, upright as its camera meant it; what is transparent is seen on white."""
-    try:
-        with Image.open(path) as file:
-            is_deep = any(";16" in str(part) for part in file.tile)
-            mode = file.mode
-            kind = "L" if mode in _GREY else "RGB"
-            if mode in _GREY | _COLOUR and not is_deep:
-                return _on_white(ImageOps.exif_transpose(file)).convert(kind)
-    except Exception as error:  # Pillow's parsers raise whatever they trip over
-        raise DataError(f"{path} cannot be read as an image ({error}); replace it") from error
-    depth = ", 16 bits" if is_deep and mode in _GREY | _COLOUR else ""
-    raise DataError(
-        f"{path} has pixels of kind '{mode}{depth}'; save it in grey or colour with 8 bits per "
-        "channel"
-    )
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    if not image.has_transparency_data:
-        return image
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

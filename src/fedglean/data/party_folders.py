@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from fedglean.data.dataset import Dataset
-from fedglean.data.folders import at_the_hub, files_of_client, labels_of, mark_of, pixels_of
+from fedglean.data.folders import at_the_hub, files_of_client, labels_of, mark_of, paths_of
 from fedglean.data.own import UNKNOWN, refuse_untested
 from fedglean.data.partition import Split
+from fedglean.data.photos import AS_THEY_ARE, ImageForm, pixels_of
 from fedglean.errors import DataError
 from fedglean.inputs.images import Images
 
-#: (labelled, unlabelled) images, once the classes are known.
-Holdings = Callable[[Sequence[str]], tuple[Images, Images]]
+#: (labelled, unlabelled) images, once the classes and the form of all images are known.
+Holdings = Callable[[Sequence[str], ImageForm], tuple[Images, Images]]
 
 
 class Counted(Protocol):
@@ -42,11 +43,11 @@ class Counted(Protocol):
 def branch_images(folder: Path) -> Holdings:
     """Labelled are the images in folders that are called like one of the hub's classes."""
 
-    def read(classes: Sequence[str]) -> tuple[Images, Images]:
+    def read(classes: Sequence[str], form: ImageForm = AS_THEY_ARE) -> tuple[Images, Images]:
         files = files_of_client(folder, 0, tuple(classes)) if folder.is_dir() else []
         if not files:
             raise DataError(f"{folder} holds no images; put the branch's images there")
-        store, labels = pixels_of(files), labels_of(files)
+        store, labels = pixels_of(paths_of(files), form), labels_of(files)
         is_known = labels != UNKNOWN
         labelled, unlabelled = is_known.nonzero()[:, 0], (~is_known).nonzero()[:, 0]
         return Images(store, labelled, labels[labelled]), Images(store, unlabelled)
@@ -54,10 +55,11 @@ def branch_images(folder: Path) -> Holdings:
     return read
 
 
-def hub_images(root: Path) -> Dataset:
+def hub_images(root: Path, form: ImageForm = AS_THEY_ARE) -> Dataset:
     """As `data.folders` reads the hub's part; where it is empty, test/CLASS names the classes."""
     classes, hub, test = at_the_hub(root)
-    images, labels, test_labels = pixels_of([*hub, *test]), labels_of(hub), labels_of(test)
+    images = pixels_of(paths_of([*hub, *test]), form)
+    labels, test_labels = labels_of(hub), labels_of(test)
     refuse_untested(root, classes, labels, test_labels)
     alone = Dataset(
         name="folder",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from fedglean.data.arrays import from_npz
 from fedglean.data.catalogue import PUBLISHED
 from fedglean.data.dataset import Dataset, channel_statistics
 from fedglean.data.folders import from_folder
+from fedglean.data.photos import AS_THEY_ARE, ImageForm
 from fedglean.data.published import load_published
 from fedglean.errors import ConfigError, DataError, unknown
 from fedglean.randomness import key, order
@@ -39,12 +41,13 @@ def load(
     allow_partial: bool = False,
     images: int | None = None,
     source: Source | None = None,
+    form: ImageForm = AS_THEY_ARE,
 ) -> Dataset:
     """The data set `name`, read from below `root`; `npz` is the file `root`, digits need none.
 
     `allow_partial` accepts a published set of which only some parts are on disk; `images` uses only
     that many training images, the same ones in every run; `source` is what the name stands for, by
-    default the package's.
+    default the package's; `form` is what images in a user's own folders are brought to.
     """
     source = source or source_of(name)
     if root is None and source.is_on_disk:
@@ -55,7 +58,14 @@ def load(
         )
     if root is not None and name == "digits":
         raise ConfigError("'digits' is built in; for your own images use --data folder")
-    options = {"allow_partial": allow_partial} if name in PUBLISHED else {}
+    options: dict[str, Any] = {"allow_partial": allow_partial} if name in PUBLISHED else {}
+    if form != AS_THEY_ARE:
+        if name != "folder":
+            raise ConfigError(
+                f"the images of '{name}' have one size already; leave out data.image_size, which "
+                "is for images in folders of your own"
+            )
+        options["form"] = form
     dataset = source.load(None if root is None else Path(root), **options)
     _check(name, dataset)
     return dataset if images is None else _some_of(dataset, images)

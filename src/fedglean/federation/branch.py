@@ -92,7 +92,7 @@ class Branch:
         return write(Answer(round, ask, self.number, error=reason))
 
     def _declaration(self, question: Question) -> bytes:
-        labelled, unlabelled = self.images(question.classes)
+        labelled, unlabelled = self.images(question.classes, question.form)
         parts = [each.pixels(torch.arange(len(each))) for each in (labelled, unlabelled)]
         pixels = torch.cat(parts)
         sums, squares = pixel_sums(pixels)
@@ -150,7 +150,7 @@ class Branch:
             raise Unable(
                 f"this is branch {self.number}, but the order is for branch {order.client}"
             )
-        labelled, unlabelled = self.images(order.plan.classes)
+        labelled, unlabelled = self.images(order.plan.classes, order.plan.form)
         if (len(labelled), len(unlabelled)) != (order.labelled, order.unlabelled):
             raise Unable(
                 f"it has {len(labelled)} labelled and {len(unlabelled)} unlabelled images, but "

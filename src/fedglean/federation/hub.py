@@ -27,7 +27,7 @@ from fedglean.federation.letters import Declaration
 from fedglean.federation.mailbox import Mailbox
 from fedglean.federation.nodes import Nodes
 from fedglean.federation.placement import Branches
-from fedglean.federation.plan import RunPlan
+from fedglean.federation.plan import RunPlan, form_of
 from fedglean.federation.roster import RemoteFederation, Roster
 from fedglean.inputs.images import Images
 from fedglean.runs.config import Config, fingerprint, make_method, read_toml, resolve
@@ -91,10 +91,10 @@ def _federate(
         raise ConfigError(
             "gate.lost is for simulations: real answers get lost anyway; leave it out"
         )
-    out, images = options.out, hub_images(options.images)
+    out, images = options.out, hub_images(options.images, config.data.form)
     shape = list(images.test_images.shape[1:])
-    keys = _public_keys(options)
-    nodes = Nodes(carrier, options.branches, images.classes, shape, keys, tell)
+    keys, form = _public_keys(options), form_of(config, images)
+    nodes = Nodes(carrier, options.branches, images.classes, shape, keys, tell, form)
     mailbox = Mailbox(nodes, options)
     roster, asked = roster_of(config, options), set[int]()
     if roster is not None:

@@ -2,7 +2,7 @@
 
 | letter        | from   | holds                                                              |
 |---------------|--------|--------------------------------------------------------------------|
-| `Question`    | hub    | who are you? with the classes                                      |
+| `Question`    | hub    | who are you? with the classes and the images' form                 |
 | `Declaration` | branch | its number, its images' count and shape, two sums a channel        |
 | `Order`       | hub    | an `Ask` for one branch, with what only this one is told           |
 | `Broadcast`   | hub    | what all are sent, beside the order                                |
@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedglean import schema, tree
+from fedglean.data.photos import AS_THEY_ARE, ImageForm
 from fedglean.errors import FedgleanError
 from fedglean.federation.plan import RunPlan
 from fedglean.method import Declared, Upload
@@ -47,7 +48,10 @@ class Malformed(Exception):
 
 @dataclass(frozen=True)
 class Question:
+    """`form` is that of the hub's images, to which a branch brings its own."""
+
     classes: list[str]
+    form: ImageForm = AS_THEY_ARE
 
 
 @dataclass(frozen=True)

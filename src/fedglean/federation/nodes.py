@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedglean.data.photos import AS_THEY_ARE, ImageForm
 from fedglean.errors import ConfigError, plain
 from fedglean.federation.carrier import Carrier, Node, Undelivered
 from fedglean.federation.letters import Answer, Declaration, Malformed, Question, read, write
@@ -36,7 +37,8 @@ class Nodes:
     """The nodes that are here, and which of `count` branches with images of a shape they are.
 
     `declared` is what the branches have, of those who have come; `on_join` hears of one who comes
-    later. `keys` are their public keys by number, None where nodes have none.
+    later. `keys` are their public keys by number, None where nodes have none; `form` is what
+    branches bring their images to.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class Nodes:
         shape: Sequence[int],
         keys: Mapping[int, bytes] | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
+        form: ImageForm = AS_THEY_ARE,
     ) -> None:
         self.carrier, self.count, self.shape, self.keys = carrier, count, list(shape), keys
         self.tell = tell
-        self.question = write(Question(list(classes)))
+        self.question = write(Question(list(classes), form))
         self.here: dict[int, Presence] = {}
         self.of_branch: dict[int, int] = {}
         self.declared: dict[int, Declared] = {}
@@ -140,7 +143,8 @@ class Nodes:
             raise Malformed(f"refused a node that claims to be branch {number}: it has {whose}")
         if claim.shape != self.shape:
             raise Malformed(
-                f"refused branch {number}: its images are {claim.shape}, the hub's {self.shape}"
+                f"refused branch {number}: its images are {claim.shape}, the hub's {self.shape}; "
+                "start the hub with --image-size to bring all to one size"
             )
         if not _is_possible(claim):
             raise Malformed(

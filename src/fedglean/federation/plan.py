@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from types import FunctionType
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 
 from fedglean.data.dataset import Dataset
+from fedglean.data.photos import ImageForm
 from fedglean.engine.batches import Setting
 from fedglean.inputs.views import Recipe
 from fedglean.method import ClientFunction, Method
@@ -33,6 +34,7 @@ class RunPlan:
     flip: bool
     pad: int
     additions: list[str]
+    form: ImageForm
 
     @classmethod
     def of(cls, config: Config, dataset: Dataset) -> Self:
@@ -47,6 +49,7 @@ class RunPlan:
             bool(dataset.flip),
             int(dataset.pad),
             _additions(config),
+            form_of(config, dataset),
         )
 
     def make_method(self, names: Names) -> Method:
@@ -64,6 +67,11 @@ class RunPlan:
         look, tables = (self.mean, self.std, self.flip, self.pad), names.tables
         recipe = Recipe(*look, self.strong, tables["VIEWS"], tables["STRONG"])
         return Setting(recipe, getattr(torch, self.engine.dtype))
+
+
+def form_of(config: Config, dataset: Dataset) -> ImageForm:
+    """That of the hub's images, to which every branch brings its own."""
+    return replace(config.data.form, channels=dataset.test_images.shape[1])
 
 
 def _additions(config: Config) -> list[str]:

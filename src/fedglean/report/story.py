@@ -184,6 +184,8 @@ def _how(runs: Runs) -> list[str]:
         "--rounds": config.rounds,
         "--seed": config.seed,
         "--set": config.data.images and f"data.images={config.data.images}",
+        "--image-size": config.data.image_size,
+        "--image-fit": config.data.image_fit,
     }
     if hub is None:
         options |= {"--data": config.data.name, "--data-root": config.data.root}

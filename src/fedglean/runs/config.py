@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedglean.data.partition import dealer
+from fedglean.data.photos import FITS, ImageForm
 from fedglean.data.sources import OWN, PUBLISHED
 from fedglean.errors import ConfigError, UntrustedError, unknown
 from fedglean.method import Method
@@ -35,11 +36,24 @@ class DataConfig:
     root: str | None = setting(None, "the folder or file with the data", option="data_root")
     allow_partial: bool = setting(False, "accept a published data set of which a part is missing")
     images: int | None = setting(None, "use only this many of the training images", low=1)
+    image_size: int | None = setting(
+        None, "bring all images in your own folders to this many pixels a side", low=1, high=4096
+    )
+    image_fit: str | None = setting(
+        None,
+        "how: cut out the centre (crop, the default), pad with black (pad) or distort (squash)",
+        choices=FITS,
+    )
 
     @property
     def title(self) -> str:
         """Its name for people: a user's own data goes by the name of its folder or file."""
         return Path(self.root).resolve().name if self.root and self.name in OWN else self.name
+
+    @property
+    def form(self) -> ImageForm:
+        """What images in folders are brought to."""
+        return ImageForm(self.image_size, self.image_fit or FITS[0])
 
 
 @dataclass(frozen=True)
@@ -205,6 +219,7 @@ def resolve(
         settings = values(kind, _without_retired(name, kind, settings), "settings", none=NONE)
     parts = {**merged, "method": name, "settings": settings, "use": names.use}
     config = replace(read(Config, parts, none=NONE), names=names)
+    config = replace(config, data=_with_fit(config.data))
     _check_names(config)
     _check_engine(config.engine)
     if not is_closed:
@@ -490,6 +505,15 @@ def _check_names(config: Config) -> None:
             found = config.names.find(table, name)
             if table == "PARTITIONS":
                 dealer(name, found)
+
+
+def _with_fit(data: DataConfig) -> DataConfig:
+    """With the fit by name wherever images are brought to a size, so that it is on record."""
+    if data.image_size is not None:
+        return replace(data, image_fit=data.form.fit)
+    if data.image_fit is not None:
+        raise ConfigError("data.image_fit has no effect without a size; add --image-size 64")
+    return data
 
 
 def _check_engine(engine: EngineConfig) -> None:

@@ -129,13 +129,13 @@ def dataset_of(config: Config) -> Dataset:
     """What a configuration's data section says."""
     data, source = config.data, config.names.find("DATASETS", config.data.name)
     root = None if data.root is None else Path(data.root)
-    return load(data.name, root, data.allow_partial, data.images, source)
+    return load(data.name, root, data.allow_partial, data.images, source, data.form)
 
 
 def dataset_of_run(config: Config, folder: Path | None) -> Dataset:
     """What a run trained on, read again; of a hub of branches, the hub's own images."""
     if folder is not None and kind_of(folder) is Kind.FEDERATION:
-        return hub_images(Path(str(config.data.root)))
+        return hub_images(Path(str(config.data.root)), config.data.form)
     return dataset_of(config)
 
 

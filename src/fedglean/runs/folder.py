@@ -219,8 +219,8 @@ class RunFolder:
         if config.use and config.names.holder("MODELS", config.model.name):
             self._check_unchanged(config, notes["config"])
         predictors = {name: _as_predictor(part) for name, part in parts.items()}
-        about = [tuple(notes[name]) for name in ("classes", "mean", "std")]
-        return TrainedModel(predictors, *about)
+        classes, mean, std = (tuple(notes[name]) for name in ("classes", "mean", "std"))
+        return TrainedModel(predictors, classes, mean, std, config.data.form)
 
     def state(self) -> tuple[int, Any] | None:
         """Rounds done and the hub's state after them, while the run may go on."""

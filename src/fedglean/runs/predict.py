@@ -1,14 +1,15 @@
 """Label image files with a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
-from fedglean.data.folders import read_image
+from fedglean.data.photos import pixels_of, read_image
 from fedglean.errors import DataError
 from fedglean.runs.config import make_method
 from fedglean.runs.experiment import dataset_of
@@ -36,10 +37,11 @@ def predict(
 ) -> list[Prediction]:
     """Label image files with a run's first predictor.
 
-    For example `predict("runs/first", ["some.png"])[0].label`. Images are made grey or colour and
-    scaled to what the model takes; `tell` hears of those that were scaled, because the model was
-    not trained on such. With `trust`, code that the folder names may run. Of a run that is not at
-    its end, the model is that of the last finished round.
+    For example `predict("runs/first", ["some.png"])[0].label`. Images are brought to a size as
+    those of training were (`image_size`); without one, they are scaled to what the model takes,
+    and `tell` hears of that, because the model was not trained on such. With `trust`, code that
+    the folder names may run. Of a run that is not at its end, the model is that of the last
+    finished round.
     """
     if trust:
         allow(folder)
@@ -49,7 +51,7 @@ def predict(
     model = _model_of(RunFolder(Path(folder)), tell)
     if not paths:
         return []
-    found = model.predict(torch.stack([_read(path, model.shape, tell) for path in paths]))
+    found = model.predict(_pixels(paths, model, tell))
     predictions = []
     for path, label, row in zip(paths, found.labels, found.probabilities.tolist(), strict=True):
         probabilities = dict(zip(model.classes, row, strict=True))
@@ -68,19 +70,28 @@ def _model_of(run: RunFolder, tell: Callable[[str], None]) -> TrainedModel:
     tell(f"{run.path} is not finished; this is its model after round {done} of {config.rounds}")
     dataset = dataset_of(config)
     predictors = dict(make_method(config).predictors(state))
-    return TrainedModel(predictors, dataset.classes, dataset.mean, dataset.std)
+    return TrainedModel(predictors, dataset.classes, dataset.mean, dataset.std, config.data.form)
 
 
-def _read(path: Path, shape: tuple[int, int, int], tell: Callable[[str], None]) -> torch.Tensor:
-    channels, height, width = shape
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png")
-    if not path.exists():
-        raise DataError(f"there is no image {path}")
-    image = read_image(path).convert("L" if channels == 1 else "RGB")
-    if image.size != (width, height):
-        found = f"{image.width} x {image.height} pixels"
-        tell(f"{path}: {found}, scaled to the model's {width} x {height}")
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.array(image, dtype=np.uint8)
-    return torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1)
+def _pixels(paths: list[Path], model: TrainedModel, tell: Callable[[str], None]) -> Tensor:
+    """As the images of training; where these had no size by name, scaled to the model's."""
+    for path in paths:
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; name the images in it, such as {path}/*.png")
+        if not path.exists():
+            raise DataError(f"there is no image {path}")
+    channels, height, width = model.shape
+    if model.form.size is not None:
+        return pixels_of(paths, replace(model.form, channels=channels))
+    images, others = [], []
+    for path in paths:
+        image = read_image(path).convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            others.append(f"{path}: {image.width} x {image.height} pixels")
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.array(image, dtype=np.uint8)
+        images.append(torch.from_numpy(pixels.reshape(height, width, channels)).permute(2, 0, 1))
+    if others:
+        more = f" and {len(others) - 1} more images" if len(others) > 1 else ""
+        tell(f"{others[0]}{more}, scaled to the model's {width} x {height}")
+    return torch.stack(images)

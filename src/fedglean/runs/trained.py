@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedglean import tree
+from fedglean.data.photos import AS_THEY_ARE, ImageForm
 from fedglean.errors import DataError, unknown
 from fedglean.runs.evaluate import Predictor, plain_logits
 
@@ -21,12 +22,16 @@ class ImageLabels:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The predictors by name, the result first; mean and deviation are of pixels in 0 to 1."""
+    """The predictors by name, the result first; mean and deviation are of pixels in 0 to 1.
+
+    `form` is what the images were brought to, if a size was named.
+    """
 
     predictors: Mapping[str, Predictor]
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    form: ImageForm = AS_THEY_ARE
 
     @property
     def name(self) -> str:

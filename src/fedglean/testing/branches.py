@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from fedglean.data.photos import ImageForm
 from fedglean.federation.branch import Branch
 from fedglean.federation.local import LocalCarrier
 from fedglean.federation.mailbox import Mailbox
@@ -66,6 +67,6 @@ def play_at_branches(experiment: Experiment, folder: Path) -> FinalState:
 
 
 def _whatever_the_classes(
-    pair: tuple[Images, Images], classes: Sequence[str]
+    pair: tuple[Images, Images], classes: Sequence[str], form: ImageForm
 ) -> tuple[Images, Images]:
     return pair
