@@ -151,7 +151,7 @@ def together(*requests: Request[A]) -> Together[tuple[A, ...]]: ...
 
 
 def together(*requests: Request[Any]) -> Together[Any]:
-    """The answers to several requests, in order; executors serve them side by side."""
+    """The answers to several requests but asks, in order; executors serve them side by side."""
     return Together(requests)
 
 

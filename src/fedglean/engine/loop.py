@@ -63,7 +63,8 @@ class Loop:
                 return self._statistics(request)
             if isinstance(request, Predict | Apply):
                 return self._predict(request, call)
-        raise TypeError(f"a client awaits Train, Predict, Apply or Statistics, not {request!r:.80}")
+        known = "Train, Predict, Apply or Statistics"
+        raise TypeError(f"a client awaits, and together takes, {known}, not {request!r:.80}")
 
     def _train(self, request: Train, key: int) -> Trained:
         models = _lay_out(tree.trainable(request.models), channels_last)
