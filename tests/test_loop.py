@@ -216,7 +216,7 @@ def test_requests_together_are_answered_in_order_with_keys_of_their_own() -> Non
 
 @pytest.mark.parametrize("request_", ["train", None, Ask(lambda me, message: None, [0], {})])  # type: ignore[arg-type,return-value]
 def test_a_request_that_a_client_may_not_make_is_refused(request_: Any) -> None:
-    with pytest.raises(TypeError, match="awaits Train, Predict, Apply or Statistics"):
+    with pytest.raises(TypeError, match="Train, Predict, Apply or Statistics"):
         LOOP.serve(request_, 1)
 
 
