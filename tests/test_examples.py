@@ -2,6 +2,7 @@
 with fewer rounds.
 """
 
+import importlib
 import json
 import re
 import runpy
@@ -16,8 +17,10 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
+import fedglean
 from fedglean import cli
 from fedglean.runs.run import Runs
+from fedglean.testing import check_method
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES, TUTORIAL = ROOT / "examples", ROOT / "docs/tutorial-method.md"
@@ -94,6 +97,19 @@ def test_the_commands_of_the_examples_run(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert "test accuracy" in printed
     assert len(re.findall(r"^\d{4}\.png: \d \(\d+%\)$", printed, re.MULTILINE)) == 5
+
+
+@pytest.mark.parametrize("own", ["head", "norms"])
+def test_the_personal_method_holds_to_the_contract(own: str) -> None:
+    personal = importlib.import_module("own_personal").Personal
+    check_method(personal(own=own, epochs=1, held_out=0.4), rounds=2)
+
+
+def test_a_personal_head_is_better_where_clients_differ() -> None:
+    run = fedglean.run("personal", use="own_personal.py", rounds=8)
+    report = run.history[-1]["report"]
+    assert report["own_accuracy"] > run.last.accuracy + 0.2
+    assert report["worst_client"] > run.last.accuracy
 
 
 def test_every_example_is_on_the_page() -> None:
