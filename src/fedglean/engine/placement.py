@@ -99,7 +99,7 @@ class Exchanger:
         if self.observe is not None:
             for guess in whole.guesses:
                 self.observe(guess)
-        check_quorum(exchange, whole, self.quorum)
+        check_quorum(exchange, whole, self.quorum, self.lost)
         reply = reply_to(exchange, whole, self.aggregate)
         told = sorted(exchange.ask.asked) if self.lost else whole.told
         return reply, sent_bytes(exchange.ask, told)

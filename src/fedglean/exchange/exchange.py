@@ -173,13 +173,16 @@ def check_aggregate(ask: Ask, aggregate: Aggregate) -> None:
         )
 
 
-def check_quorum(exchange: Exchange, whole: BlockResult, quorum: float) -> None:
-    """End the run where too few clients sent something usable."""
+def check_quorum(exchange: Exchange, whole: BlockResult, quorum: float, lost: float = 0.0) -> None:
+    """End the run where too few clients sent something usable; `lost` is what chance takes."""
     asked, usable = len(exchange.ask.asked), len(whole.answered) + len(whole.abstained)
     if usable < needed(quorum, asked):
+        advice = ""
+        if lost:
+            advice = f"; as {100 * lost:.0f} % of the answers get lost, take a lower quorum"
         raise RoundError(
             f"round {exchange.round}: only {usable} of {asked} clients sent something usable, "
-            f"but the quorum is {100 * quorum:.0f} % ({_reasons(whole.refused)})"
+            f"but the quorum is {100 * quorum:.0f} % ({_reasons(whole.refused)}){advice}"
         )
 
 

@@ -91,7 +91,10 @@ class GateConfig:
     )
     aggregate: str | None = setting(None, "how uploads become one, in the place of their mean")
     lost: float | None = setting(
-        None, "share of answers that get lost on their way, drawn anew each time", low=0, high=1
+        None,
+        "share of answers that get lost on their way, drawn anew each time; a quorum misses them",
+        low=0,
+        high=1,
     )
 
 
