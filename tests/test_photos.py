@@ -1,5 +1,6 @@
 """Photos of any size and kind come to one form, as Pillow's own calls by hand bring them there."""
 
+import json
 import logging
 import shutil
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from safetensors import safe_open
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -266,6 +268,9 @@ def test_a_run_on_photos_labels_photos_as_it_was_trained(
     exported = tmp_path / "model.safetensors"
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--state-dict", str(exported)])
     assert said.exit_code == 0, said.output
+    with safe_open(exported, "pt") as file:
+        about = json.loads(file.metadata()["fedglean"])
+    assert about["images"] == f"brought to 12 x 12 by '{fit}' before training"
     images = pixels_of(tests, ImageForm(12, fit))
     ours = torch.tensor([list(one.probabilities.values()) for one in found])
     assert torch.allclose(load_classifier(exported)(images).double(), ours.double(), atol=1e-5)
