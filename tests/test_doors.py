@@ -109,6 +109,16 @@ def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
         trimmed(share)
 
 
+def test_a_value_that_an_aggregate_cannot_take_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "half.py"
+    file.write_text(
+        'def half(of):\n    "a number"\n    float(of)\n\nAGGREGATES = {"half:OF": half}\n'
+    )
+    config = configure("fedavg", use=file, aggregate="half:much", **SMALL)
+    with pytest.raises(ConfigError, match=r"'half:much' cannot be made.*'much'"):
+        prepare(config)
+
+
 def test_three_of_ten_poisoned_clients_hurt_the_trimmed_mean_less_than_the_mean() -> None:
     options: dict[str, Any] = {**SMALL, "clients": 10, "rounds": 1}
     experiment = prepare(configure("fedavg", **options))

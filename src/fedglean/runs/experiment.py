@@ -21,6 +21,7 @@ from fedglean.engine.clients import Clients
 from fedglean.engine.device import chosen_device, settled
 from fedglean.engine.executor import Executor
 from fedglean.engine.placement import Exchanger, Placement
+from fedglean.errors import ConfigError
 from fedglean.exchange.aggregate import MEAN, Aggregate
 from fedglean.inputs.views import Recipe
 from fedglean.method import Hub, Method
@@ -170,7 +171,10 @@ def aggregate_of(config: Config) -> Aggregate:
         return MEAN
     _, _, value = name.partition(":")
     make = config.names.find("AGGREGATES", name).make
-    found: Aggregate = make(value) if value else make()
+    try:
+        found: Aggregate = make(value) if value else make()
+    except ValueError as error:  # of somebody's float(value)
+        raise ConfigError(f"the aggregate '{name}' cannot be made: {error}") from error
     return found
 
 
