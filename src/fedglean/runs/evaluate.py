@@ -18,16 +18,22 @@ from fedglean.models import Model
 
 Predictor = Model | Mixture
 
+#: Pixels of an image from which on fewer are tested at a time.
+LARGE = 64 * 64
+
 
 def logits(predictor: Predictor, images: Tensor, setting: Setting) -> Tensor:
     """Raw outputs for uint8 images, in batches that fit a CPU's cache or fill a GPU."""
     batch = 8192 if images.is_cuda else 500
+    pixels = math.prod(images.shape[2:])
+    if pixels > LARGE:
+        batch = max(1, batch * LARGE // pixels)
     parts = []
     with torch.no_grad():
         for part in torch.split(images, batch):
             unused = torch.zeros(len(part), dtype=torch.long, device=images.device)
-            pixels = view("plain", part, unused, setting.recipe, setting.dtype)
-            parts.append(predictor.evaluate(channels_last(pixels)))
+            seen = view("plain", part, unused, setting.recipe, setting.dtype)
+            parts.append(predictor.evaluate(channels_last(seen)))
     return torch.cat(parts)
 
 
