@@ -38,7 +38,7 @@ def pfl_cnn(layers: Layers, images: Tensor) -> Tensor:
 
 MODELS = {"S1": logistic, "S2": pfl_cnn}
 
-EXECUTORS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "stack": {"executor": "stack"},
     "loop": {"executor": "loop"},
     "workers": {"executor": "loop", "placement": "workers", "workers": 2, "block": 5},
@@ -56,7 +56,7 @@ def experiment(task: Task, data: str, executor: str) -> Experiment:
             use=__file__,
             rounds=ROUNDS,
             evaluate_every=ROUNDS,
-            **EXECUTORS[executor],
+            **OPTIONS[executor],
             device="cpu",
             active=task.active / task.clients,
             epochs=1,
