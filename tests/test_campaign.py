@@ -138,6 +138,7 @@ def test_the_file_on_the_page_can_be_planned(tmp_path: Path) -> None:
         ('[[cells]]\nmethod = "semfl"', "semifl"),
         ('[[cells]]\npreset = "hassle/none*"', "preset"),
         ('[[cells]]\nmethod = "semifl"\nminutes = 0', "minutes"),
+        ('[[cells]]\nmethod = "semifl"\nname = ".."', "folder"),
         ('[[cells]]\nmethod = "semifl"\noptions = { labels = "hub:20", colour = 3 }', "colour"),
         (TWO.replace("[0, 1]", "[1, 1]"), "seed 1"),
     ],

@@ -61,6 +61,13 @@ def test_a_line_of_a_table_is_replayed(table: Path) -> None:
     assert "bit for bit" in done.output
 
 
+def test_what_differs_on_this_machine_can_be_said(folder: Path, table: Path) -> None:
+    for words in ([folder], [table, "--cell", "semifl"]):
+        done = verify(*words, "--set", "seed=1", "--tolerance", "100")
+        assert done.exit_code == 0
+        assert "not the same bits" in done.output
+
+
 def test_other_bits_within_the_tolerance_are_told(table: Path) -> None:
     changed(table, "digest", "0" * 64)
     done = verify(table, "--cell", "semifl")

@@ -3,7 +3,7 @@
 import csv
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -42,6 +42,9 @@ def verify(
         float, typer.Option(min=0.0, help="Points that the last round may be off elsewhere.")
     ] = 1.0,
     data_root: DataRoot = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="What is to be different here, such as device=cpu.")
+    ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,12 +55,15 @@ def verify(
     """
     if trust:
         allow(path)
+    changes = dict(map(assignment, set or []))
+    if data_root is not None:
+        changes["data.root"] = str(data_root)
     if path.is_file():
         if cell is None:
             raise ConfigError(f"{path} is a table; name one of its cells with --cell")
-        entry = _entry_of_table(path, cell, seed, trust, data_root)
+        entry = _entry_of_table(path, cell, seed, changes, trust)
     else:
-        entry = _entry_of_run(path, data_root)
+        entry = _entry_of_run(path, changes)
     with TemporaryDirectory(prefix="fedglean-verify-") as scratch:
         folder = Path(scratch, "run")
         runs = train(config=entry.config, out=folder, track=with_terminal(None, quiet))
@@ -71,25 +77,24 @@ def verify(
         raise typer.Exit(RoundError.exit_code)
 
 
-def _entry_of_run(folder: Path, data_root: Path | None = None) -> ToReplay:
-    """A run as it stands."""
+def _entry_of_run(folder: Path, changes: Mapping[str, Any]) -> ToReplay:
+    """A run as it stands, but for the changes."""
     if kind_of(folder) is not Kind.RUN:
         raise StorageError(f"{folder} is no run folder; name one, or the runs.csv of a campaign")
     run = Run.of(folder)
     if not run.finished:
         raise StorageError(f"{folder} is not finished; 'fedglean resume {folder}' continues it")
     config = run.config
-    if data_root is not None:
-        config = replace(config, data=replace(config.data, root=str(data_root)))
+    if changes:
+        config = configure(file=folder / "config.toml", **changes)
     return ToReplay(config, _digest_of_model(folder), 100 * run.last.accuracy)
 
 
 def _entry_of_table(
-    path: Path, cell: str, seed: int, trust: bool = False, data_root: Path | None = None
+    path: Path, cell: str, seed: int, changes: Mapping[str, Any], trust: bool
 ) -> ToReplay:
     """A line of a campaign's table, which may be anybody's: code that it names is not trusted."""
     row = _row(path, cell, seed)
-    changes = {} if data_root is None else {"data.root": str(data_root)}
     try:
         method, preset, options = _parts(shlex.split(row["command"]))
         expected = row["digest"], float(row["last"])

@@ -214,6 +214,8 @@ def _cells(campaign: Campaign, options: Mapping[str, Any]) -> Iterator[Cell]:
             name = cell.name or preset or cell.method
             if name is None:
                 raise ConfigError("a cell names neither a preset nor a method")
+            if name in (".", ".."):
+                raise ConfigError(f"a cell's name is its folder's, which '{name}' cannot be")
             if cell.name and preset != cell.preset:
                 name = f"{cell.name}-{preset}"
             yield replace(cell, preset=preset, name=name.replace("/", "-"), options=own)
